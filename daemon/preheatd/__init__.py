@@ -1,0 +1,1 @@
+"""The daemon and the command line: asyncio, no torch, no unpickling."""

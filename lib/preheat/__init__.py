@@ -1,0 +1,1 @@
+"""preheat keeps compiled PyTorch programs warm."""

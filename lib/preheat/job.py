@@ -1,0 +1,88 @@
+"""What the daemon says to build and proof processes, and what they answer.
+
+The job is one JSON file, its path the only command-line argument. Answers are events, one JSON object
+a line, on the process's original standard output; whatever user code prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from preheat.manifest import Manifest, Proof
+from preheat.verdict import Reason
+
+PHASES = ("start", "import", "eager", "trace", "kernels", "package", "proof")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One build, or the proof of its result.
+
+    ``project`` is the absolute project directory. ``staging`` is an absolute path of a disk store of
+    its own: the build process publishes the unproven package there, the proof process loads it from
+    there. ``environment`` is the digest that the daemon expects the process to find.
+    ``variables`` are the target's ``env``, already set in the process's environment.
+    ``tolerance`` maps a dtype's name (``float32``) to (relative, absolute).
+    """
+
+    target: str
+    factory: str
+    project: str
+    staging: str
+    environment: str
+    device: str
+    search_path: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    tolerance: dict[str, tuple[float, float]] = {}
+
+
+class PhaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="phase"):
+    """A phase began."""
+
+    phase: str
+    detail: str = ""
+
+
+class FailedEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="failed"):
+    """The process gives up. ``kind`` is a stable word; ``refused`` means that it will not get better."""
+
+    kind: str
+    message: str
+    remedy: str = ""
+    refused: bool = False
+    reasons: tuple[Reason, ...] = ()
+
+
+class BuiltEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="built"):
+    """The unproven package was published to the staging store."""
+
+    manifest: Manifest
+
+
+class ProvenEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="proven"):
+    """The proof process accepted the staged package."""
+
+    proof: Proof
+
+
+Event = PhaseEvent | FailedEvent | BuiltEvent | ProvenEvent
+
+
+def encode_event(event: Event) -> bytes:
+    """One line, newline included."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def decode_event(line: bytes) -> Event:
+    """Read one line. Raises ``msgspec.MsgspecError`` for anything else."""
+    return msgspec.json.decode(line, type=Event)
+
+
+def read_job(data: bytes) -> Job:
+    """Read a job file's bytes. Raises ``msgspec.MsgspecError``."""
+    return msgspec.json.decode(data, type=Job)
+
+
+Result = Literal["built", "held", "failed", "skipped"]
+JsonObject = dict[str, Any]

@@ -1,0 +1,247 @@
+"""The manifest: everything that is known about one package, and its JSON form.
+
+A manifest is immutable and named by the sha256 of its JSON bytes. Encoding is deterministic: the
+same value has the same bytes. Decoding is strict: unknown fields, wrong types and oversized input
+are refused with ``CorruptedError``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from preheat.errors import CorruptedError
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 32 * 1024 * 1024
+MAX_REF_BYTES = 64 * 1024
+
+Digest = str  # 64 lower-case hexadecimal digits: sha256
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ObjectRef(_Record, frozen=True, kw_only=True):
+    """A file of the package: its name inside the package, and the object that holds its bytes."""
+
+    name: str
+    sha256: Digest
+    size: int
+
+
+class ModuleSource(_Record, frozen=True, kw_only=True):
+    """One user module that the build process executed.
+
+    ``path`` is relative to ``Sources.roots[root]``. ``file_sha256`` is of the bytes that were
+    executed; ``digest`` is the normalised digest of the same bytes (see ``preheat.sources``).
+    """
+
+    module: str
+    root: int
+    path: str
+    file_sha256: Digest
+    digest: Digest
+
+
+class DataFile(_Record, frozen=True, kw_only=True):
+    """One file that user code opened for reading while it was imported or constructed.
+
+    ``sha256`` is None for a file that was looked for and did not exist.
+    """
+
+    root: int
+    path: str
+    sha256: Digest | None
+    size: int = 0
+
+
+class Variable(_Record, frozen=True, kw_only=True):
+    """One environment variable that matters, by digest: values may be secrets. None: not set."""
+
+    name: str
+    sha256: Digest | None
+
+
+class Sources(_Record, frozen=True, kw_only=True):
+    """The snapshot: what the build really used.
+
+    ``roots[0]`` is always "" and stands for the project directory; other roots are relative to it
+    where they lie below it, else absolute.
+    """
+
+    roots: tuple[str, ...] = ("",)
+    modules: tuple[ModuleSource, ...] = ()
+    data_files: tuple[DataFile, ...] = ()
+    variables: tuple[Variable, ...] = ()
+
+
+class LiveCode(_Record, frozen=True, kw_only=True):
+    """A code object that went into the package, by name, to compare with what a worker imported."""
+
+    module: str
+    qualname: str
+    digest: Digest
+
+
+class Gpu(_Record, frozen=True, kw_only=True):
+    """One kind of GPU."""
+
+    name: str
+    capability: str
+
+
+class Environment(_Record, frozen=True, kw_only=True):
+    """What a package's validity depends on before any user code runs; its digest names the ref.
+
+    Filled by ``preheat.environment.capture``. ``variables`` holds the values of compiler settings that
+    are read from environment variables; the names are an allow-list without secrets.
+    """
+
+    python: str
+    abi: str
+    platform: str
+    torch: str
+    torch_git: str
+    triton: str | None
+    cuda: str | None
+    driver: str | None
+    device: str
+    gpus: tuple[Gpu, ...]
+    cpu_isa: str
+    cpu_count: int
+    variables: dict[str, str]
+
+
+class Settings(_Record, frozen=True, kw_only=True):
+    """What user code may change in a process after start; compared by the worker at load."""
+
+    threads: int
+    default_dtype: str
+    matmul_precision: str
+    configuration: dict[str, str]
+
+
+class SpecRecord(_Record, frozen=True, kw_only=True):
+    """The options of the ``Spec`` that was built."""
+
+    grad: bool
+    backward: bool
+    mode: str | None
+    dynamic: bool | None
+    fullgraph: bool
+    backend: str
+    options: dict[str, str]
+    examples: int
+
+
+class Form(_Record, frozen=True, kw_only=True):
+    """One loadable form of the package. ``kind``: ``dynamo`` or ``lean``."""
+
+    kind: str
+    format: int
+    objects: tuple[ObjectRef, ...]
+
+
+class Proof(_Record, frozen=True, kw_only=True):
+    """A fresh process loaded the package, compiled nothing and agreed with eager.
+
+    ``max_error`` is the largest absolute difference over all outputs and examples. ``against`` is
+    ``eager``, or ``compiled`` where outputs are random and eager draws other numbers: then the
+    comparison is with what the build process computed.
+    """
+
+    frames_compiled: int
+    max_error: float
+    examples: int
+    against: str
+    seconds: float
+    load_seconds: float
+
+
+class BuildRecord(_Record, frozen=True, kw_only=True):
+    """When and how long: ``started_at`` in UTC (ISO 8601), ``seconds`` by phase."""
+
+    preheat: str
+    started_at: str
+    seconds: dict[str, float]
+    graphs: int
+    kernels: int
+
+
+class Manifest(_Record, frozen=True, kw_only=True):
+    """One package."""
+
+    format: int = FORMAT
+    target: str
+    factory: str
+    environment: Environment
+    settings: Settings
+    spec: SpecRecord
+    sources: Sources
+    live: tuple[LiveCode, ...]
+    forms: tuple[Form, ...]
+    build: BuildRecord
+    proof: Proof | None = None
+
+    def objects(self) -> tuple[ObjectRef, ...]:
+        """All objects of all forms, each once."""
+        seen = {ref.sha256: ref for form in self.forms for ref in form.objects}
+        return tuple(seen.values())
+
+
+class Ref(_Record, frozen=True, kw_only=True):
+    """The content of the one mutable name of a target in an environment."""
+
+    format: int = FORMAT
+    target: str
+    environment: Digest
+    manifest: Digest
+    generation: int
+    published_at: str
+
+
+def sha256(data: bytes | memoryview) -> Digest:
+    """The digest that names objects and manifests."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """Deterministic JSON of a record."""
+    return msgspec.json.encode(record, order="deterministic")
+
+
+def environment_digest(environment: Environment) -> Digest:
+    """The name of an environment: sha256 of its JSON, shortened to 32 hexadecimal digits."""
+    return sha256(encode(environment))[:32]
+
+
+def decode_manifest(data: bytes, *, where: str = "manifest") -> Manifest:
+    """Read a manifest. Raises ``CorruptedError`` that names ``where`` and the field."""
+    manifest: Manifest = _decode(data, Manifest, MAX_MANIFEST_BYTES, where)
+    _check_format(manifest.format, where)
+    return manifest
+
+
+def decode_ref(data: bytes, *, where: str = "ref") -> Ref:
+    """Read a ref. Raises ``CorruptedError`` that names ``where`` and the field."""
+    ref: Ref = _decode(data, Ref, MAX_REF_BYTES, where)
+    _check_format(ref.format, where)
+    return ref
+
+
+def _check_format(number: int, where: str) -> None:
+    if number != FORMAT:
+        raise CorruptedError(f"{where}: format {number} is not the known format {FORMAT}.")
+
+
+def _decode(data: bytes, kind: type[Any], limit: int, where: str) -> Any:
+    if len(data) > limit:
+        raise CorruptedError(f"{where}: {len(data)} bytes is over the limit of {limit}.")
+    try:
+        return msgspec.json.decode(data, type=kind, strict=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptedError(f"{where}: {error}.") from error

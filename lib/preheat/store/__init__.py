@@ -1,0 +1,1 @@
+"""Refs, manifests and objects on disk or in memory."""
