@@ -16,7 +16,9 @@ class OpenObject(Protocol):
     """An object that was opened and whose bytes were verified.
 
     ``path()`` is a path to exactly those bytes, good for loading a shared library, valid until
-    ``close()``. For the disk store that is ``/proc/self/fd/N`` of the verified descriptor.
+    ``close()`` or until the object is dropped. It leads through ``/proc/self/fd`` to the verified
+    descriptor and is spelled differently for every object, because the dynamic linker takes equal
+    spellings for the same library. ``read()`` gives the bytes that were verified, until ``close()``.
     """
 
     def read(self) -> bytes: ...
@@ -26,7 +28,11 @@ class OpenObject(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """Refs, manifests and objects. Reading takes no lock and writes nothing."""
+    """Refs, manifests and objects. Reading takes no lock and writes nothing.
+
+    Besides the errors that are named, each method may raise ``StoreError`` for what cannot be read or
+    written at all; none raises ``OSError``.
+    """
 
     @property
     def location(self) -> str:

@@ -1,0 +1,288 @@
+"""The store in a directory: refs that move by one rename, objects that never change.
+
+Writers need no lock for correctness: names of temporary files are unique, objects are named by their
+content, and a ref moves whole. Readers take none at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from preheat.errors import CorruptedError, StoreError, UntrustedStoreError
+from preheat.manifest import (
+    MAX_MANIFEST_BYTES,
+    MAX_REF_BYTES,
+    Digest,
+    Manifest,
+    ObjectRef,
+    Ref,
+    decode_ref,
+    encode,
+    environment_digest,
+    sha256,
+)
+from preheat.store import founding, records, upkeep
+from preheat.store.failures import writing
+from preheat.store.files import Files
+from preheat.store.incoming import Incoming
+from preheat.store.layout import Layout, is_digest
+from preheat.store.reading import Reader, VerifiedObject
+from preheat.store.trust import Trust, TrustLevel
+from preheat.store.writing import Writer
+
+if TYPE_CHECKING:
+    import datetime
+    import os
+    from collections.abc import Callable, Iterator
+
+    from preheat.store.protocol import OpenObject
+
+
+class DiskStore:
+    """A ``Store`` in the directory ``root``.
+
+    ``create=False`` (workers): making the object touches nothing; a directory that does not exist
+    behaves as an empty store, and only writing into it raises. ``create=True``: the directory is made
+    a store at once, parents included.
+
+    ``trust``, ``trusted_owners``: see ``preheat.store.trust``; the accounts in PREHEAT_TRUSTED_UIDS
+    are trusted as well. All paths are judged again whenever a file is opened.
+
+    Promised: a reader sees a ref, manifest or object whole or not at all, also while writers are
+    killed; what a method returned from survives a loss of power; safe for threads and processes.
+    Not promised: generations that only grow when several publish one name at the same moment (the lock
+    of ``build_lock`` keeps them apart; to see a change, compare ``Ref.manifest``); that an object
+    outlives a collection before it is published.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        trust: TrustLevel = "require",
+        trusted_owners: frozenset[int] = frozenset(),
+        files: Files | None = None,
+        now: Callable[[], datetime.datetime] = records.utc_now,
+    ) -> None:
+        self.layout = Layout(Path(root).absolute())
+        self._files = Files() if files is None else files
+        self._now = now
+        self._create = create
+        self._founded = False
+        judge = Trust.of(trust, trusted_owners)
+        self._reader = Reader(self._files, judge)
+        self._writer = Writer(self._files, judge, self.layout.temporary)
+        if create:
+            self._ready_to_write()
+
+    @property
+    def location(self) -> str:
+        return str(self.layout.root)
+
+    def __repr__(self) -> str:
+        return f"DiskStore({self.location!r})"
+
+    # reading
+
+    def read_ref(self, target: str, environment: Digest) -> Ref | None:
+        path = self.layout.ref(target, environment)
+        data = self._reader.read(path, MAX_REF_BYTES) if self._is_there() else None
+        return None if data is None else records.parse_ref(data, target, environment, str(path))
+
+    def read_manifest(self, digest: Digest) -> Manifest:
+        manifest = self._find_manifest(digest)
+        if manifest is None:
+            raise records.missing_manifest(digest)
+        return manifest
+
+    def read_package(self, target: str, environment: Digest) -> tuple[Ref, Manifest] | None:
+        return records.read_package(
+            lambda: self.read_ref(target, environment),
+            lambda ref: self._find_manifest(ref.manifest),
+        )
+
+    def open_object(self, ref: ObjectRef) -> OpenObject:
+        path = self.layout.object(ref.sha256)
+        opened = self._reader.open(path)
+        if opened is None:
+            raise CorruptedError(f"{path} ({ref.name}) is not in the store.")
+        descriptor, size = opened
+        try:
+            records.check_declared_size(ref, size, str(path))
+            data = self._reader.read_descriptor(path, descriptor, size)
+            if data is None:
+                raise CorruptedError(f"{path} ({ref.name}) is not in the store any more.")
+            records.check_digest(data, ref.sha256, str(path))
+        except BaseException:
+            self._files.close(descriptor)
+            raise
+        return VerifiedObject(self._files, descriptor, data)
+
+    def refs(self, target: str | None = None) -> Iterator[Ref]:
+        if not self._is_there():
+            return
+        if target is not None:
+            directories = [self.layout.target(target)]
+        else:
+            names = self._reader.names(self.layout.refs)
+            directories = [self.layout.refs / name for name in names]
+        for directory in directories:
+            yield from self._refs_in(directory)
+
+    def manifest_digests(self) -> frozenset[Digest]:
+        """The manifests that readable refs name."""
+        return frozenset(ref.manifest for ref in self.refs())
+
+    def object_digests(self) -> Iterator[Digest]:
+        """Every object on disk, manifests among them, damaged ones too."""
+        for prefix in self._reader.names(self.layout.objects):
+            yield from filter(is_digest, self._reader.names(self.layout.objects / prefix))
+
+    # writing
+
+    def put_object(self, data: bytes | Path) -> tuple[Digest, int]:
+        """See ``Store``. A file is copied while it is hashed: what counts is what was copied.
+
+        An object that is there already is read and reused if it is whole and trusted, and gets a new
+        modification time, which keeps it from being collected as left over; a damaged one is replaced.
+        """
+        self._ready_to_write()
+        with writing(self.layout.objects):
+            if isinstance(data, bytes):
+                return self._put_bytes(data)
+            return self._put_file(data)
+
+    def publish(self, manifest: Manifest) -> Ref:
+        """See ``Store``. Generations count up from 1, and again from 1 after a damaged ref.
+
+        When it raises, the old ref is still there, unless the error came after the rename, from making
+        it durable: then readers see the new package already.
+        """
+        self._ready_to_write()
+        content = records.encode_checked(manifest)
+        for needed in manifest.objects():
+            if not self._has(needed):
+                raise records.missing_object(manifest, needed)
+        digest, _ = self.put_object(content)
+        ref = records.next_ref(manifest, digest, self._previous(manifest), self._now())
+        path = self.layout.ref(ref.target, ref.environment)
+        with writing(path):
+            self._writer.directory(path.parent)
+            self._writer.put(path, encode(ref))
+        return ref
+
+    # upkeep
+
+    def quarantine_ref(self, target: str, environment: Digest, *, reason: str) -> Path | None:
+        """Take a ref out of use; the target then has no package. Returns where it lies now, or None.
+
+        For damaged refs. One that was published at the same moment may be caught instead.
+        """
+        return self._quarantine(self.layout.ref(target, environment), reason)
+
+    def quarantine_object(self, digest: Digest, *, reason: str) -> Path | None:
+        """Take an object or manifest out of use, for whoever wants to look. None if it is not there."""
+        return self._quarantine(self.layout.object(digest), reason)
+
+    def sweep_temporary(self) -> tuple[Path, ...]:
+        """Remove what writers left behind that are gone, and say what that was.
+
+        Files of processes of this host that ended, and files more than a day old.
+        """
+        return upkeep.sweep(self._files, self._reader, self.layout, self._now())
+
+    def _is_there(self) -> bool:
+        self._founded = self._founded or founding.is_founded(self._reader, self.layout)
+        return self._founded
+
+    def _ready_to_write(self) -> None:
+        # Asked anew each time: somebody may have removed the whole store from under a daemon.
+        if founding.is_founded(self._reader, self.layout):
+            return
+        if not self._create:
+            raise StoreError(
+                f"There is no store at {self.layout.root}.",
+                remedy="Open it with create=True, or check PREHEAT_STORE.",
+            )
+        founding.found(self._files, self._reader, self._writer, self.layout)
+
+    def _find_manifest(self, digest: Digest) -> Manifest | None:
+        path = self.layout.object(digest)
+        data = self._reader.read(path, MAX_MANIFEST_BYTES)
+        return None if data is None else records.parse_manifest(data, digest, str(path))
+
+    def _refs_in(self, directory: Path) -> Iterator[Ref]:
+        for name in self._reader.names(directory):
+            path = directory / name
+            try:
+                data = self._reader.read(path, MAX_REF_BYTES)
+                if data is None:
+                    continue
+                ref = decode_ref(data, where=str(path))
+                records.parse_ref(data, ref.target, ref.environment, str(path))
+            except (CorruptedError, UntrustedStoreError):
+                continue
+            if self.layout.ref(ref.target, ref.environment) == path:
+                yield ref
+
+    def _previous(self, manifest: Manifest) -> Ref | None:
+        try:
+            return self.read_ref(manifest.target, environment_digest(manifest.environment))
+        except (CorruptedError, UntrustedStoreError):
+            return None  # it is about to be replaced
+
+    def _has(self, needed: ObjectRef) -> bool:
+        opened = self._reader.open(self.layout.object(needed.sha256))
+        if opened is None:
+            return False
+        self._files.close(opened[0])
+        return opened[1] == needed.size
+
+    def _put_bytes(self, data: bytes) -> tuple[Digest, int]:
+        digest = sha256(data)
+        if not self._reuse(digest, len(data)):
+            path = self.layout.object(digest)
+            self._writer.directory(path.parent)
+            self._writer.put(path, data)
+        return digest, len(data)
+
+    def _put_file(self, source: Path) -> tuple[Digest, int]:
+        incoming = Incoming(self._files, source)
+        staged = self._writer.stage(incoming)
+        try:
+            if not self._reuse(incoming.digest, incoming.size):
+                path = self.layout.object(incoming.digest)
+                self._writer.directory(path.parent)
+                self._writer.commit(staged, path)
+                return incoming.digest, incoming.size
+        except BaseException:
+            self._writer.discard(staged)
+            raise
+        self._writer.discard(staged)
+        return incoming.digest, incoming.size
+
+    def _reuse(self, digest: Digest, size: int) -> bool:
+        """Whether the object is there whole, trusted, durable and marked as used just now."""
+        path = self.layout.object(digest)
+        try:
+            self.open_object(ObjectRef(name="", sha256=digest, size=size)).close()
+            opened = self._reader.open(path)
+        except StoreError:
+            return False  # missing, damaged or not to be trusted: an own copy takes its place
+        if opened is None:
+            return False
+        try:
+            self._files.touch(opened[0])
+        except PermissionError:
+            return False  # another account's
+        finally:
+            self._files.close(opened[0])
+        # Whoever wrote it may have been stopped between the rename and this.
+        self._files.fsync_directory(path.parent)
+        return True
+
+    def _quarantine(self, path: Path, reason: str) -> Path | None:
+        self._ready_to_write()
+        return upkeep.quarantine(self._files, self._writer, self.layout, path, reason)

@@ -1,0 +1,103 @@
+"""The one seam between the store and the operating system.
+
+Every file-system call of the store goes through an instance of ``Files``, so that a double can fail,
+count or end the process at any one of them. Nothing here decides anything: each method is one call.
+Only ``locks`` goes past it, because the lock is a library's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NO_DIRECTORY_FSYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
+
+
+class Files:
+    """The real calls. Each raises ``OSError`` as the operating system does, with nothing wrapped."""
+
+    def open_for_reading(self, path: Path, *, follow: bool = False) -> int:
+        """A descriptor, closed on exec. A symbolic link in the last component is ELOOP unless ``follow``."""
+        # O_NONBLOCK: a FIFO in place of an object must not hang a worker before fstat refuses it.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+
+    def create(self, path: Path) -> int:
+        """A descriptor for writing of a new file of mode 0600. EEXIST when there is one already."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path, flags, 0o600)
+
+    def read(self, descriptor: int, count: int) -> bytes:
+        """At most ``count`` bytes; none at the end of the file."""
+        return os.read(descriptor, count)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """How many bytes were taken: possibly fewer than given."""
+        return os.write(descriptor, data)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        return os.fstat(descriptor)
+
+    def lstat(self, path: Path) -> os.stat_result:
+        return path.lstat()
+
+    def readlink(self, path: Path) -> Path:
+        return path.readlink()
+
+    def fchmod(self, descriptor: int, mode: int) -> None:
+        os.fchmod(descriptor, mode)
+
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def touch(self, descriptor: int) -> None:
+        """Set the modification time to now; needs ownership, not write permission."""
+        os.utime(descriptor)
+
+    def replace(self, source: Path, destination: Path) -> None:
+        """Atomic rename over whatever is there."""
+        source.replace(destination)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def mkdir(self, path: Path, mode: int) -> None:
+        """``mode`` is subject to the umask."""
+        path.mkdir(mode)
+
+    def chmod(self, path: Path, mode: int) -> None:
+        path.chmod(mode)
+
+    def names(self, directory: Path) -> list[str]:
+        """The names in a directory, sorted."""
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def fsync_directory(self, path: Path) -> None:
+        """Make renames in a directory durable, where the file system offers that at all."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # CIFS and some FUSE file systems have no fsync of directories; there is nothing better to do.
+            if error.errno not in _NO_DIRECTORY_FSYNC:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def process_exists(self, pid: int) -> bool:
+        """Whether this host's process table, as this process sees it, has ``pid``."""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except (PermissionError, OverflowError):
+            return True
+        return True
