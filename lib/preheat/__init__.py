@@ -1,1 +1,50 @@
-"""preheat keeps compiled PyTorch programs warm."""
+"""preheat keeps compiled PyTorch programs warm: workers only load, they never compile.
+
+A project marks factories with ``target``; each returns a ``Spec``. The command ``preheat`` builds and
+watches; a worker calls ``load``. Importing this package imports neither torch nor asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from preheat.errors import PreheatError
+from preheat.policy import PreheatWarning
+from preheat.spec import Example, Spec, target
+from preheat.verdict import Reason, Verdict
+
+if TYPE_CHECKING:
+    from preheat.loaded import LoadReport
+    from preheat.store import DiskStore, MemoryStore, Store
+    from preheat.worker import load
+
+__all__ = [
+    "DiskStore",
+    "Example",
+    "LoadReport",
+    "MemoryStore",
+    "PreheatError",
+    "PreheatWarning",
+    "Reason",
+    "Spec",
+    "Store",
+    "Verdict",
+    "load",
+    "target",
+]
+
+_LATER = {
+    "DiskStore": "preheat.store",
+    "LoadReport": "preheat.loaded",
+    "MemoryStore": "preheat.store",
+    "Store": "preheat.store",
+    "load": "preheat.worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        import importlib
+
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

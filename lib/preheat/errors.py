@@ -89,6 +89,16 @@ class BuildError(PreheatError):
     default_remedy = "Read the end of its log with `preheat status`."
 
 
+class EnvironmentDiffersError(BuildError):
+    """The build process finds another environment than it was asked for.
+
+    Raised when the interpreter or its libraries changed between the daemon's question and the build.
+    The daemon asks again.
+    """
+
+    default_remedy = "The next plan asks the interpreter again."
+
+
 class ProofError(PreheatError):
     """The proof process did not accept the package.
 
@@ -160,6 +170,20 @@ class BusyError(PreheatError):
 
     exit_code = 75
     default_remedy = "Wait for it, or look at who builds with `preheat status`."
+
+
+class IncompatibleError(PreheatError):
+    """The package does not fit this process.
+
+    Raised while a package is installed: the live code or a value in it is not what was built from.
+    ``load`` turns it into a verdict; ``reasons`` says why, as data.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str | None = None, *, reasons: Sequence[Reason] = ()) -> None:
+        super().__init__(message or "; ".join(str(reason) for reason in reasons) or None)
+        self.reasons = tuple(reasons)
 
 
 class MissError(PreheatError):

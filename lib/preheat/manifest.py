@@ -126,7 +126,10 @@ class Settings(_Record, frozen=True, kw_only=True):
 
 
 class SpecRecord(_Record, frozen=True, kw_only=True):
-    """The options of the ``Spec`` that was built."""
+    """The options of the ``Spec`` that was built.
+
+    ``options`` leaves out values that JSON cannot hold.
+    """
 
     grad: bool
     backward: bool
@@ -134,7 +137,7 @@ class SpecRecord(_Record, frozen=True, kw_only=True):
     dynamic: bool | None
     fullgraph: bool
     backend: str
-    options: dict[str, str]
+    options: dict[str, bool | int | float | str | None]
     examples: int
 
 

@@ -1,0 +1,241 @@
+"""The build process: ``python -m preheat.build JOB.json``.
+
+Imports the target's factory, runs every example eagerly and then compiled, and publishes the unproven
+package to the job's staging store. One process a build; the daemon starts it and reads its events.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from preheat.errors import BuildError, EnvironmentDiffersError, TargetError
+from preheat.exercise import Outcome, exercise, find_factory, make_spec
+from preheat.job import BuiltEvent, Job
+from preheat.manifest import (
+    BuildRecord,
+    Form,
+    Manifest,
+    ObjectRef,
+    SpecRecord,
+    environment_digest,
+)
+from preheat.process import Events, import_libraries, recording_user_code, run
+from preheat.version import VERSION
+
+if TYPE_CHECKING:
+    from preheat.manifest import Environment, Settings
+    from preheat.recording import Recorder
+    from preheat.spec import Spec
+
+OUTCOMES_NAME = "outcomes.pt"
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._phase = "start"
+        self._since = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self.stop()
+        self._phase = name
+        self._events.phase(name, detail)
+
+    def stop(self) -> None:
+        """Count the time of the phase so far."""
+        now = time.monotonic()
+        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
+        self._since = now
+
+
+def main(job: Job, events: Events) -> None:
+    """Build one target. Raises ``PreheatError`` for everything that is the user's to mend."""
+    began = datetime.datetime.now(datetime.UTC)
+    clock = _Clock(events)
+    clock.phase("start")
+    _need_compiler()
+    import_libraries()
+    from preheat.environment import capture, capture_settings
+
+    environment = capture(job.device)
+    _check_environment(job, environment)
+    clock.phase("import")
+    recorder = recording_user_code(job)
+    with recorder:
+        with recorder.watching_files():
+            factory = find_factory(job.factory, job.target)
+            spec = make_spec(factory, job.target)
+        settings = capture_settings()
+        clock.phase("eager")
+        randoms = _run_eagerly(spec, job.target)
+        # Examples may have changed the module in place: compile what the factory makes.
+        del spec
+        spec = make_spec(factory, job.target)
+        built = _compile(job, spec, clock, randoms)
+        clock.phase("package")
+        manifest = built.manifest(job, environment, settings, recorder, clock, began)
+    built.publish(job, manifest)
+    events.send(BuiltEvent(manifest=manifest))
+
+
+def _need_compiler() -> None:
+    """Fail with words before torch fails with a stack trace."""
+    import os
+
+    chosen = os.environ.get("CXX")
+    candidates = [chosen] if chosen else ["g++", "clang++", "c++"]
+    if not any(shutil.which(name) for name in candidates):
+        raise BuildError(
+            f"No C++ compiler was found (looked for {', '.join(candidates)}).",
+            remedy="Install one (Debian: apt install g++), or set CXX.",
+        )
+
+
+def _check_environment(job: Job, environment: Environment) -> None:
+    found = environment_digest(environment)
+    if found != job.environment:
+        raise EnvironmentDiffersError(
+            f"The build process for {job.target!r} finds environment {found}, and "
+            f"{job.environment} was asked for."
+        )
+
+
+def _run_eagerly(spec: Spec, target: str) -> list[bool]:
+    """Run each example without compilation; says for each whether it draws random numbers."""
+    randoms = []
+    for index, example in enumerate(spec.calls()):
+        try:
+            randoms.append(exercise(spec, spec.fn, example).random)
+        except Exception as error:
+            raise TargetError(
+                f"Target {target!r}: example {index} fails without compilation: "
+                f"{type(error).__name__}: {error}."
+            ) from error
+    return randoms
+
+
+class _Built:
+    """What compiling one target gave."""
+
+    def __init__(
+        self, spec: Spec, payload: bytes, kernels: dict[str, str], traced: list[Any], graphs: int
+    ) -> None:
+        self.spec = spec
+        self.payload = payload
+        self.kernels = kernels
+        self.traced = traced
+        self.graphs = graphs
+
+    def manifest(
+        self,
+        job: Job,
+        environment: Environment,
+        settings: Settings,
+        recorder: Recorder,
+        clock: _Clock,
+        began: datetime.datetime,
+    ) -> Manifest:
+        """Store the objects in the staging store and describe them."""
+        from preheat.live import record_live
+        from preheat.store import DiskStore
+        from preheat.torch_internals.dynamo_form import FORMAT, KERNEL_PREFIX, KIND, PAYLOAD_NAME
+
+        store = DiskStore(Path(job.staging), create=True)
+        contents: dict[str, bytes | Path] = {PAYLOAD_NAME: self.payload}
+        for digest, path in sorted(self.kernels.items()):
+            contents[KERNEL_PREFIX + digest] = Path(path)
+        objects = []
+        for name, content in contents.items():
+            sha256, size = store.put_object(content)
+            objects.append(ObjectRef(name=name, sha256=sha256, size=size))
+        sources = recorder.sources()
+        files = {str(path): module for path, module in recorder.executed_files().items()}
+        clock.stop()
+        return Manifest(
+            target=job.target,
+            factory=job.factory,
+            environment=environment,
+            settings=settings,
+            spec=_spec_record(self.spec),
+            sources=sources,
+            live=record_live(self.traced, files),
+            forms=(Form(kind=KIND, format=FORMAT, objects=tuple(objects)),),
+            build=BuildRecord(
+                preheat=VERSION,
+                started_at=began.isoformat(timespec="seconds"),
+                seconds={name: round(value, 3) for name, value in clock.seconds.items()},
+                graphs=self.graphs,
+                kernels=len(self.kernels),
+            ),
+        )
+
+    def publish(self, job: Job, manifest: Manifest) -> None:
+        """Point the staging store's ref to the manifest."""
+        from preheat.store import DiskStore
+
+        DiskStore(Path(job.staging), create=True).publish(manifest)
+
+
+def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built:
+    from preheat.torch_internals.capture import Capture
+    from preheat.torch_internals.identifiers import first_identifier
+    from preheat.torch_internals.payload import dump
+
+    clock.phase("trace")
+    capture = Capture(spec, first_identifier(job.target, job.environment))
+    outcomes: dict[int, Outcome] = {}
+    with capture.active():
+        for index, example in enumerate(spec.calls()):
+            clock.phase("trace", f"example {index + 1} of {len(spec.examples)}")
+            try:
+                outcome = exercise(spec, capture.compiled, example)
+            except Exception as error:
+                raise BuildError(
+                    f"Target {job.target!r}: example {index} fails when compiled, and runs without: "
+                    f"{type(error).__name__}: {error}."[:4000]
+                ) from error
+            if randoms[index]:
+                outcomes[index] = outcome
+        clock.phase("kernels")
+        payload, kernels, traced = capture.finish()
+    if outcomes:
+        _save_outcomes(job, outcomes)
+    return _Built(spec, dump(payload), kernels, traced, capture.graphs())
+
+
+def _save_outcomes(job: Job, outcomes: dict[int, Outcome]) -> None:
+    """Random programs are compared with the build's own results, not with eager's other numbers."""
+    import torch
+
+    path = Path(job.staging).parent / OUTCOMES_NAME
+    torch.save({index: dict(outcome.tensors) for index, outcome in outcomes.items()}, path)
+
+
+def _spec_record(spec: Spec) -> SpecRecord:
+    options = {
+        key: value
+        for key, value in (spec.options or {}).items()
+        if isinstance(value, (bool, int, float, str, type(None)))
+    }
+    return SpecRecord(
+        grad=spec.grad_enabled,
+        backward=spec.backward,
+        mode=spec.mode,
+        dynamic=spec.dynamic,
+        fullgraph=spec.fullgraph,
+        backend=spec.backend,
+        options=options,
+        examples=len(spec.examples),
+    )
+
+
+if __name__ == "__main__":
+    run(main, sys.argv)

@@ -1,0 +1,239 @@
+"""Running a target's examples, and comparing what came out: build and proof do it the same way."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import random
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from preheat.errors import ConfigurationError, PreheatError, ProofError, TargetError
+from preheat.spec import MARK, Declaration, Example, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+SEED = 20_061_130
+
+# Relative and absolute tolerance by dtype. Fusion changes the order of floating-point operations;
+# a package that belongs to other sources is off by far more.
+TOLERANCE: dict[str, tuple[float, float]] = {
+    "float64": (1e-7, 1e-7),
+    "complex128": (1e-7, 1e-7),
+    "float32": (1e-3, 1e-4),
+    "complex64": (1e-3, 1e-4),
+    "float16": (2e-2, 2e-2),
+    "bfloat16": (5e-2, 5e-2),
+}
+
+
+def seed_everything(seed: int = SEED) -> None:
+    """Seed Python, torch, and numpy where it is imported."""
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def find_factory(factory: str, target: str) -> Callable[[], Any]:
+    """Import ``package.module:function``.
+
+    Raises ``TargetError`` that names the target and what is missing, and ``ConfigurationError`` when
+    the function's own mark gives it another name.
+    """
+    module_name, _, path = factory.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except PreheatError:
+        raise
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name
+        what = "does not exist" if missing else f"fails to import: {type(error).__name__}: {error}"
+        raise TargetError(f"Target {target!r}: module {module_name!r} {what}.") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise TargetError(f"Target {target!r}: {module_name!r} has no {path!r}.")
+        found = getattr(found, part)
+    if not callable(found):
+        raise TargetError(f"Target {target!r}: {factory!r} is not a function.")
+    mark = getattr(found, MARK, None)
+    if isinstance(mark, Declaration) and mark.name not in (target, getattr(found, "__name__", "")):
+        raise ConfigurationError(
+            f"{factory!r} is declared as target {mark.name!r}, but the configuration calls it "
+            f"{target!r}.",
+            remedy="Use one name in both.",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def make_spec(factory: Callable[[], Any], target: str) -> Spec:
+    """Call the factory, always with the same seeds.
+
+    Raises ``TargetError`` when it raises or returns something else than a ``Spec``.
+    """
+    seed_everything()
+    try:
+        spec = factory()
+    except PreheatError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"Target {target!r}: its factory raises {type(error).__name__}: {error}."
+        ) from error
+    if not isinstance(spec, Spec):
+        raise TargetError(
+            f"Target {target!r}: its factory returns {type(spec).__name__}, not preheat.Spec."
+        )
+    return spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """All tensors that one call made or changed, by where they are; ``random``: it drew numbers."""
+
+    tensors: tuple[tuple[str, torch.Tensor], ...]
+    others: tuple[tuple[str, Any], ...]
+    random: bool
+
+
+def exercise(spec: Spec, call: Callable[..., Any], example: Example) -> Outcome:
+    """Run one example through ``call`` on copies of its arguments.
+
+    Collected are outputs, arguments afterwards (in-place changes), the module's buffers, and with
+    ``backward`` the gradients of parameters and arguments. Whatever the call raises is raised.
+    """
+    import torch
+
+    args, kwargs = _copied((example.args, example.kwargs))
+    module = spec.fn if isinstance(spec.fn, torch.nn.Module) else None
+    seed_everything()
+    before = _generator_state()
+    with torch.set_grad_enabled(spec.grad_enabled), spec.enter_context():
+        output = spec.run(call, *args, **kwargs) if spec.run else call(*args, **kwargs)
+        if spec.backward and spec.run is None:
+            _backward(output)
+    drawn = _generator_state() != before
+    parts = {"output": output, "args": args, "kwargs": kwargs}
+    if module is not None:
+        parts["buffers"] = dict(module.named_buffers())
+        if spec.backward:
+            parts["gradients"] = {name: p.grad for name, p in module.named_parameters()}
+            module.zero_grad(set_to_none=True)
+    if spec.backward:
+        parts["argument gradients"] = [
+            tensor.grad for _, tensor in _leaves((args, kwargs)) if _is_tensor(tensor)
+        ]
+    leaves = list(_leaves(parts))
+    return Outcome(
+        tuple((where, leaf.detach().clone()) for where, leaf in leaves if _is_tensor(leaf)),
+        tuple((where, leaf) for where, leaf in leaves if not _is_tensor(leaf)),
+        drawn,
+    )
+
+
+def _backward(output: Any) -> None:
+    sums = [
+        leaf.float().sum() if not leaf.is_complex() else leaf.abs().sum()
+        for _, leaf in _leaves(output)
+        if _is_tensor(leaf) and leaf.requires_grad
+    ]
+    if sums:
+        sum(sums[1:], sums[0]).backward()
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except (RuntimeError, TypeError):
+        # A tensor with history, or an object that cannot be copied: it is shared between runs.
+        return value
+
+
+def _generator_state() -> tuple[bytes, ...]:
+    import torch
+
+    states = [bytes(torch.get_rng_state().tolist())]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append(bytes(torch.cuda.get_rng_state().tolist()))
+    return tuple(states)
+
+
+def _is_tensor(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values of nested containers; other objects are not looked into."""
+    if _is_tensor(value) or isinstance(value, (int, float, complex, str, bytes, type(None))):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{where}[{index}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name, None), f"{where}.{field.name}")
+
+
+def compare(
+    expected: Outcome, actual: Outcome, tolerance: Mapping[str, tuple[float, float]], what: str
+) -> float:
+    """The largest absolute difference.
+
+    Raises ``ProofError`` that names ``what`` and the place when structure, dtype, shape or a value
+    beyond tolerance differ.
+    """
+    if [where for where, _ in expected.tensors] != [where for where, _ in actual.tensors]:
+        raise ProofError(f"{what}: the loaded program returns another structure than eager.")
+    for (where, wanted), (_, got) in zip(expected.others, actual.others, strict=False):
+        if type(wanted) is not type(got) or (wanted != got and wanted == wanted):
+            raise ProofError(f"{what}: {where} is {got!r}, and {wanted!r} in eager.")
+    worst = 0.0
+    for (where, wanted), (_, got) in zip(expected.tensors, actual.tensors, strict=True):
+        worst = max(worst, _difference(wanted, got, tolerance, f"{what}: {where}"))
+    return worst
+
+
+def _difference(
+    wanted: torch.Tensor,
+    got: torch.Tensor,
+    tolerance: Mapping[str, tuple[float, float]],
+    where: str,
+) -> float:
+    import torch
+
+    kinds = (wanted.dtype, wanted.shape, wanted.device), (got.dtype, got.shape, got.device)
+    if kinds[0] != kinds[1]:
+        raise ProofError(f"{where} is {kinds[1]}, and {kinds[0]} in eager.")
+    if wanted.numel() == 0:
+        return 0.0
+    if not (wanted.is_floating_point() or wanted.is_complex()):
+        if not torch.equal(wanted, got):
+            raise ProofError(f"{where} differs from eager.")
+        return 0.0
+    wide = torch.complex128 if wanted.is_complex() else torch.float64
+    a, b = wanted.to(wide), got.to(wide)
+    error = (a - b).abs()
+    same = (a == b) | (a.isnan() & b.isnan())
+    error = torch.where(same, torch.zeros_like(error), error)
+    name = str(wanted.dtype).removeprefix("torch.")
+    relative, absolute = tolerance.get(name) or TOLERANCE.get(name, (1e-1, 1e-1))
+    worst = float(error.max())
+    if not bool((error <= absolute + relative * a.abs()).all()):
+        raise ProofError(
+            f"{where} differs from eager by up to {worst:.3g} (tolerance for {name}: relative "
+            f"{relative:g}, absolute {absolute:g})."
+        )
+    return worst

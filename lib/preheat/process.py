@@ -1,0 +1,126 @@
+"""What build and proof processes have in common: events out, user code in, a quick end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from preheat.errors import BuildError, PreheatError, RefusedError
+from preheat.job import Event, FailedEvent, Job, PhaseEvent, encode_event, read_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from preheat.recording import Recorder
+
+
+class Events:
+    """Writes events to the process's original standard output.
+
+    Standard output itself is then standard error, so that what user code prints lands in the log and
+    never between events.
+    """
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._descriptor = os.dup(1)
+        os.dup2(2, 1)
+
+    def send(self, event: Event) -> None:
+        """Write one event; a reader that went away is no error."""
+        data = encode_event(event)
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Say that a phase begins."""
+        self.send(PhaseEvent(phase=name, detail=detail))
+
+
+def import_libraries() -> None:
+    """Import torch and the compiler, so that no user module can stand in for a library of theirs."""
+    import torch._dynamo
+    import torch._inductor.compile_fx  # noqa: F401
+
+
+def recording_user_code(job: Job) -> Recorder:
+    """Make the project importable, and record what is imported of it; enter the result to begin.
+
+    The recorder also sees to it that user code is executed from its source text: a ``.pyc`` beside a
+    file that was edited within the same second would otherwise run old code.
+    """
+    from preheat.recording import Recorder
+
+    for entry in reversed((job.project, *job.search_path)):
+        if entry not in sys.path:
+            sys.path.insert(0, entry)
+    return Recorder(
+        Path(job.project),
+        search_path=job.search_path,
+        ignore=_own_directories(job),
+        variables=job.variables,
+    )
+
+
+def _own_directories(job: Job) -> tuple[Path, ...]:
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
+    caches = [Path(value) for name in names if (value := os.environ.get(name))]
+    return (Path(job.staging).parent, *caches)
+
+
+def run(main: Callable[[Job, Events], None], argv: list[str]) -> NoReturn:
+    """Run ``main`` for the job file named on the command line, report how it ended, and exit.
+
+    Exit status 0 when ``main`` returned, else 1. The interpreter's own tear-down is skipped: with the
+    compiler loaded it takes seconds.
+    """
+    events = Events()
+    status = 1
+    try:
+        job = _job(argv)
+        main(job, events)
+        status = 0
+    except PreheatError as error:
+        traceback.print_exc()
+        events.send(failure(error))
+    except BaseException as error:
+        traceback.print_exc()
+        events.send(
+            FailedEvent(
+                kind="out_of_memory" if isinstance(error, MemoryError) else "unexpected",
+                message=f"{type(error).__name__}: {error}"[:2000],
+                remedy="Read the log; if it points into preheat, report it.",
+            )
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def failure(error: PreheatError) -> FailedEvent:
+    """The event that reports an error of preheat's own tree."""
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
+    return FailedEvent(
+        kind=words,
+        message=error.message,
+        remedy=error.remedy,
+        refused=isinstance(error, RefusedError),
+        reasons=tuple(getattr(error, "reasons", ())),
+    )
+
+
+def _job(argv: list[str]) -> Job:
+    if len(argv) != 2:
+        raise BuildError("A build process takes one argument, the path of its job file.")
+    try:
+        return read_job(Path(argv[1]).read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BuildError(f"The job file {argv[1]} cannot be read: {error}.") from error

@@ -1,0 +1,273 @@
+"""Build side: run a program under ``torch.compile`` and keep everything that Dynamo made of it.
+
+torch's own ``CompilePackage`` collects codes, guards and resume functions; what it does wrong or
+leaves out is corrected here (each correction says why), and what cannot be corrected is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.package import CompilePackage, SerializedCode
+from torch._dynamo.precompile_context import PrecompileContext
+
+from preheat.errors import RefusedError
+from preheat.sources.digest import code_digest
+from preheat.torch_internals.guards import GuardRecorder
+from preheat.torch_internals.identifiers import identifiers_from
+from preheat.torch_internals.kernels import KernelRecorder
+from preheat.torch_internals.options import options_of
+from preheat.torch_internals.payload import FORMAT, CodeRecord, Payload, Variant
+from preheat.torch_internals.programs import callable_with_code, entry_function
+from preheat.torch_internals.state import current_state
+from preheat.torch_internals.versions import torch_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from preheat.spec import Spec
+
+_RECOMPILE_LIMIT = 64
+# Globals that Dynamo installs and that have no portable meaning, with what a person did to get them.
+_UNPORTABLE_GLOBALS = {
+    "__gen_rand_values": "it calls Python's random module",
+    "__warnings_warn_wrapper": "it warns between two graphs",
+    "___unnamed_scope": "it inlines a function whose globals belong to no module",
+}
+
+
+class _Package(CompilePackage):
+    """torch's collector, corrected."""
+
+    def __init__(self, fn: Any, guards: GuardRecorder) -> None:
+        self.guard_recorder = guards
+        self.bypasses: dict[str, str] = {}
+        self.refusals: list[str] = []
+        self.traced: dict[types.CodeType, None] = {}
+        self._pending_backends: list[str] = []
+        self.variants: dict[types.CodeType, list[Variant]] = {}
+        super().__init__(fn)
+
+    def initialize(self, fn: Any, *args: Any, **kwargs: Any) -> None:
+        super().initialize(fn, *args, **kwargs)
+        # functools.wraps rewrites __module__; names are looked up where the code really lives.
+        main = next(iter(self._codes.values()))
+        innermost: Any = self._innermost_fn
+        main.python_module = innermost.__globals__["__name__"]
+
+    def add_backend_id(self, backend_id: str, backend: Any | None = None) -> None:
+        super().add_backend_id(backend_id, backend)
+        self._pending_backends.append(backend_id)
+
+    def add_guarded_code(self, guards_state: bytes, dynamo_code: types.CodeType) -> None:
+        entry = self._current_entry
+        frame = self.guard_recorder.take()
+        backends, self._pending_backends = tuple(self._pending_backends), []
+        if entry is None or entry.bypassed or guards_state is None:
+            return
+        self.refusals += frame.refusals
+        self._name_installed_globals(entry, dynamo_code)
+        original = next(code for code, known in self._codes.items() if known is entry)
+        self.variants.setdefault(original, []).append(
+            Variant(
+                guards=guards_state,
+                code=SerializedCode.from_code_object(dynamo_code),
+                state=current_state(),
+                backends=backends,
+                call_checks=tuple(frame.call_checks.values()),
+                load_checks=tuple(frame.load_checks.values()),
+                recorded_values=tuple(frame.recorded_values.values()),
+            )
+        )
+
+    def add_inlined_source(self, sources: list[types.CodeType]) -> None:
+        # torch hashes the file's text here, which may be newer than the code that was traced.
+        self.traced.update(dict.fromkeys(sources))
+
+    def bypass_current_entry(self) -> None:
+        entry = self._current_entry
+        super().bypass_current_entry()
+        if entry is not None:
+            name = entry.python_code.co_qualname or entry.python_code.co_name
+            self.bypasses[name] = _BypassLog.last or "torch gives no reason"
+
+    def _name_installed_globals(self, entry: Any, code: types.CodeType) -> None:
+        """Find globals that the bytecode needs and torch does not record."""
+        scope = vars(sys.modules[entry.python_module])
+        for name in _global_names(code):
+            value = scope.get(name)
+            if isinstance(value, types.ModuleType) and name.startswith("___module_"):
+                entry.import_sources[name] = value.__name__
+            for prefix, why in _UNPORTABLE_GLOBALS.items():
+                if name.startswith(prefix):
+                    self.refusals.append(f"{code.co_qualname}: {why}")
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
+
+
+class _BypassLog(logging.Handler):
+    """torch says only in its log why it will not package a graph."""
+
+    last = ""
+    _LOGGERS = ("torch._dynamo.output_graph", "torch._functorch._aot_autograd.autograd_cache")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        for start in (
+            "Detected a package bypass: ",
+            "Bypassing autograd cache due to: ",
+            "AOTAutograd cache unable to serialize compiled graph: ",
+        ):
+            if text.startswith(start):
+                type(self).last = text.removeprefix(start)
+        parent = logging.getLogger(record.name).parent
+        if parent is not None and record.levelno >= logging.WARNING:
+            parent.handle(record)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        loggers = [logging.getLogger(name) for name in self._LOGGERS]
+        before = [(logger.level, logger.propagate) for logger in loggers]
+        type(self).last = ""
+        for logger in loggers:
+            logger.addHandler(self)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+        try:
+            yield
+        finally:
+            for logger, (level, propagate) in zip(loggers, before, strict=True):
+                logger.removeHandler(self)
+                logger.setLevel(level)
+                logger.propagate = propagate
+
+
+class Capture:
+    """One program, compiled call by call; ``finish()`` gives the dynamo form.
+
+    Use ``compiled`` inside ``with capture.active():`` for every example.
+    """
+
+    def __init__(self, spec: Spec, first_identifier: int) -> None:
+        torch_version()
+        self._spec = spec
+        self._first_identifier = first_identifier
+        self._guards = GuardRecorder()
+        self._kernels = KernelRecorder()
+        self._options = options_of(spec)
+        program = callable_with_code(spec.fn)
+        self._main = entry_function(program)
+        self._package = _Package(self._main, self._guards)
+        self.compiled: Callable[..., Any] = torch._dynamo.optimize(
+            backend=self._options.backend_object(),
+            nopython=spec.fullgraph,
+            dynamic=spec.dynamic,
+            guard_filter_fn=self._guards,
+            package=self._package,
+        )(program)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Everything that must be in place while the program compiles. Enter it once."""
+        import torch._functorch.config as functorch_config
+
+        with (
+            identifiers_from(self._first_identifier),
+            functorch_config.patch(bundled_autograd_cache=True),
+            torch._dynamo.config.patch(
+                recompile_limit=max(_RECOMPILE_LIMIT, 2 * len(self._spec.examples)),
+                record_runtime_overhead=False,
+            ),
+            torch.compiler.set_stance("default"),
+            self._guards.listening(),
+            self._kernels.listening(),
+            _BypassLog().listening(),
+        ):
+            yield
+
+    def finish(self) -> tuple[Payload, dict[str, str], list[types.CodeType]]:
+        """The payload, kernel libraries by request digest, and all code objects that were traced.
+
+        Raises ``RefusedError`` with every reason at once when a part of the program cannot be
+        packaged.
+        """
+        package = self._package
+        refusals = [f"{name}: {why}" for name, why in package.bypasses.items()]
+        refusals += package.refusals
+        backends = self._backends(refusals)
+        records = [
+            self._record(code, entry)
+            for code, entry in package._codes.items()
+            if not entry.bypassed
+        ]
+        if refusals:
+            raise RefusedError(
+                "torch.compile works for this program, but a package of it would not: "
+                + "; ".join(dict.fromkeys(refusals))
+                + "."
+            )
+        if not any(record.variants for record in records):
+            raise RefusedError(
+                "Nothing was compiled: no example led to a graph.",
+                remedy="A program without tensor operations, or one that Dynamo leaves to Python as "
+                "a whole, gains nothing from a package.",
+            )
+        payload = Payload(
+            format=FORMAT,
+            torch=torch.__version__,
+            codes=tuple(records),
+            backends=backends,
+            options=self._options,
+        )
+        return payload, self._kernels.libraries(), [self._main.__code__, *package.traced]
+
+    def graphs(self) -> int:
+        """How many graphs were compiled."""
+        return sum(len(v.backends) for vs in self._package.variants.values() for v in vs)
+
+    def _backends(self, refusals: list[str]) -> dict[str, bytes]:
+        pickled = {}
+        for variants in self._package.variants.values():
+            for backend in (name for variant in variants for name in variant.backends):
+                artifact = PrecompileContext.serialize_artifact_by_key(backend)
+                if artifact is None:
+                    refusals.append(self._why_no_artifact())
+                    continue
+                try:
+                    pickled[backend] = pickle.dumps(artifact, protocol=pickle.HIGHEST_PROTOCOL)
+                except Exception as error:
+                    refusals.append(f"a compiled graph does not pickle ({error})")
+        return pickled
+
+    def _why_no_artifact(self) -> str:
+        if self._spec.backend != "inductor":
+            return f"backend {self._spec.backend!r} makes no artifact that can be stored"
+        if self._spec.grad_enabled and not self._spec.backward:
+            return (
+                "a graph was compiled for a backward pass that never ran: say backward=True, "
+                "or grad=False"
+            )
+        return _BypassLog.last or "torch kept no artifact of a compiled graph"
+
+    def _record(self, code: types.CodeType, entry: Any) -> CodeRecord:
+        return CodeRecord(
+            code=entry.python_code,
+            digest=code_digest(code),
+            module=entry.python_module,
+            names=tuple(dict.fromkeys(entry.function_names)),
+            source=entry.code_source,
+            resume=entry.install_to_global,
+            imports=tuple(sorted(entry.import_sources.items())),
+            variants=tuple(self._package.variants.get(code, ())),
+        )

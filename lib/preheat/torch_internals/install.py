@@ -1,0 +1,329 @@
+"""Worker side: put the dynamo form's variants in place, and take them away again.
+
+torch's ``CompilePackage.install`` wipes what others installed on the same code, marks code without
+variants as skipped for the whole process, and installs a function before what it calls. This does
+none of that.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import pickle
+import re
+import sys
+import threading
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.package import SerializedCode, load_guard_manager, load_guards_state
+
+from preheat.errors import IncompatibleError
+from preheat.sources.digest import code_digest
+from preheat.torch_internals.guards import CallChecks, add_call_checks, evaluate, holds
+from preheat.torch_internals.state import entered
+from preheat.verdict import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from preheat.torch_internals.payload import Check, CodeRecord, Payload, Variant
+
+_lock = threading.RLock()
+_call_checks: weakref.WeakKeyDictionary[Any, CallChecks] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(eq=False)
+class Installed:
+    """Entries and globals of one installed package. ``uninstall()`` may be called more than once."""
+
+    entries: list[tuple[types.CodeType, Any, types.CodeType]] = dataclasses.field(
+        default_factory=list
+    )
+    scopes: list[tuple[dict[str, Any], str, Any]] = dataclasses.field(default_factory=list)
+    left_to_python: set[types.CodeType] = dataclasses.field(default_factory=set)
+    skipped_variants: list[Reason] = dataclasses.field(default_factory=list)
+
+    def uninstall(self) -> None:
+        """Remove this package's entries; other packages on the same code stay."""
+        from torch._C._dynamo.eval_frame import _load_precompile_entry, _reset_precompile_entries
+
+        with _lock:
+            codes = {id(code): code for code, _, _ in self.entries}
+            if self in _installed:
+                _installed.remove(self)
+            for code in codes.values():
+                _reset_precompile_entries(code)
+                for other in _installed:
+                    for known, manager, compiled in other.entries:
+                        if known is code:
+                            _load_precompile_entry(known, manager, compiled)
+            self.entries.clear()
+            # Globals stay: a call that is under way in another thread still needs them, their
+            # names are this package's own, and another load of it finds the same ones.
+
+
+_installed: list[Installed] = []
+
+
+def install(
+    payload: Payload,
+    main: types.FunctionType,
+    answering: Callable[[], AbstractContextManager[None]],
+) -> Installed:
+    """Install every variant for ``main``, the live entry function.
+
+    ``answering()`` is a context that is entered while compiled graphs are restored, so that their
+    kernels come from the package.
+
+    Raises ``IncompatibleError`` when the live code is not the code that was built; whatever had been
+    installed is removed. Nested and resume functions come before what calls them, so that a call in
+    another thread never meets a missing name.
+    """
+    installed = Installed()
+    with _lock:
+        try:
+            prepared = _prepare(payload, main, installed)
+            with answering():
+                for record, code, scope in prepared:
+                    for variant in record.variants:
+                        _restore(payload, variant, code, scope, installed)
+            _publish(installed)
+        except BaseException:
+            installed.uninstall()
+            raise
+    if not installed.entries:
+        raise IncompatibleError(reasons=installed.skipped_variants)
+    return installed
+
+
+def _prepare(
+    payload: Payload, main: types.FunctionType, installed: Installed
+) -> list[tuple[CodeRecord, types.CodeType, dict[str, Any]]]:
+    """Find or make every code object; the target's own comes last."""
+    first, *others = payload.codes
+    prepared = []
+    for record in [*others, first]:
+        scope = main.__globals__ if record is first else vars(import_module(record.module))
+        for alias, module in record.imports:
+            _set(scope, alias, import_module(module), installed)
+        if record is first:
+            code = main.__code__
+        elif record.resume:
+            code = SerializedCode.to_code_object(record.code)
+            _install_resume_function(record, code, scope, installed)
+        else:
+            code = _find_code(record, scope)
+        if not record.resume and code_digest(code) != record.digest:
+            raise IncompatibleError(
+                reasons=[
+                    Reason(
+                        kind="live_code_differs",
+                        file=code.co_filename,
+                        symbol=code.co_qualname,
+                        detail="this process imported another version than the package was built from",
+                    )
+                ]
+            )
+        if not record.variants:
+            installed.left_to_python.add(code)
+        prepared.append((record, code, scope))
+    return prepared
+
+
+def import_module(name: str) -> types.ModuleType:
+    """Import a module by name; the main module answers for the name it was started from."""
+    if name not in sys.modules:
+        main = sys.modules.get("__main__")
+        if main is not None and _is_file_of(main, name):
+            sys.modules[name] = main
+    return importlib.import_module(name)
+
+
+def _is_file_of(main: types.ModuleType, name: str) -> bool:
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name == name:
+        return True
+    file = getattr(main, "__file__", None)
+    if file is None or spec is not None:
+        return False
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    from pathlib import Path
+
+    return bool(found and found.origin and Path(found.origin).resolve() == Path(file).resolve())
+
+
+def _set(scope: dict[str, Any], name: str, value: Any, installed: Installed) -> None:
+    scope[name] = value
+    installed.scopes.append((scope, name, value))
+
+
+def _install_resume_function(
+    record: CodeRecord, code: types.CodeType, scope: dict[str, Any], installed: Installed
+) -> None:
+    for name in record.names:
+        if code.co_freevars:
+
+            def make(
+                closure: tuple[types.CellType, ...],
+                _code: types.CodeType = code,
+                _name: str = name,
+            ) -> types.FunctionType:
+                return types.FunctionType(_code, scope, _name, None, closure)
+
+            value: Any = make
+        else:
+            value = types.FunctionType(code, scope, name)
+        _set(scope, name, value, installed)
+
+
+_INDEXED = re.compile(r"(\w+)\[(.+)\]$")
+
+
+def _find_code(record: CodeRecord, scope: dict[str, Any]) -> types.CodeType:
+    """The live code object of a nested frame, by module, function and path inside of it."""
+    try:
+        found: Any = types.SimpleNamespace(**scope)
+        for part in record.names[0].split("."):
+            found = getattr(found, part)
+        for part in (record.source or "").split("."):
+            if match := _INDEXED.match(part):
+                found = getattr(found, match[1])[ast.literal_eval(match[2])]
+            else:
+                found = getattr(found, part)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise IncompatibleError(
+            reasons=[
+                Reason(
+                    kind="live_code_missing",
+                    symbol=f"{record.module}.{'.'.join(record.names)}",
+                    detail=str(error),
+                )
+            ]
+        ) from error
+    if not isinstance(found, types.CodeType):
+        raise IncompatibleError(reasons=[Reason(kind="live_code_missing", symbol=record.module)])
+    return found
+
+
+def _restore(
+    payload: Payload,
+    variant: Variant,
+    code: types.CodeType,
+    scope: dict[str, Any],
+    installed: Installed,
+) -> None:
+    """Restore one variant's graphs and guards, under the modes it was compiled in."""
+    with entered(variant.state):
+        state = _guards_state(variant.guards)
+        _provide_builtins(state.output_graph, scope)
+        if (reason := _changed_value(variant, state.output_graph, scope, code)) is not None:
+            installed.skipped_variants.append(reason)
+            return
+        for name in variant.backends:
+            if not _already_there(scope, name, installed):
+                restored = _restore_backend(payload, payload.backends[name])
+                _set(scope, name, restored, installed)
+        manager = load_guard_manager(state, code, scope)
+        if variant.call_checks:
+            checks = CallChecks(variant.call_checks, scope)
+            _call_checks[manager] = checks
+            add_call_checks(manager, checks)
+    installed.entries.append((code, manager, SerializedCode.to_code_object(variant.code)))
+
+
+def _already_there(scope: dict[str, Any], name: str, installed: Installed) -> bool:
+    return any(
+        known is scope and known_name == name
+        for other in (*_installed, installed)
+        for known, known_name, _ in other.scopes
+    )
+
+
+def _guards_state(pickled: bytes) -> Any:
+    # torch's own loader imports all of FSDP, to be safe with modules that only exist where the
+    # program has imported it.
+    if "torch.distributed.fsdp" in sys.modules:
+        return load_guards_state(pickled)
+    return pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
+
+
+def _restore_backend(payload: Payload, pickled: bytes) -> Any:
+    import torch._inductor.config as inductor_config
+
+    artifact = pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
+    config = payload.options.inductor_settings()
+    with inductor_config.patch(config), in_memory_wrappers():
+        return torch._dynamo.disable(artifact.after_deserialization())
+
+
+def in_memory_wrappers() -> Any:
+    """Execute generated Python from the package's own bytes, not from a file in a shared cache."""
+    from preheat.torch_internals.wrappers import executing_in_memory
+
+    return executing_in_memory()
+
+
+def _provide_builtins(output_graph: Any, scope: dict[str, Any]) -> None:
+    from torch._dynamo.output_graph import get_builtins_dict
+
+    name = output_graph.name_of_builtins_dict_key_in_fglobals
+    if name:
+        scope[name] = get_builtins_dict(scope)
+
+
+def _changed_value(
+    variant: Variant, output_graph: Any, scope: dict[str, Any], code: types.CodeType
+) -> Reason | None:
+    """A recorded value that is another one now: torch would compare the new value with itself."""
+    places: tuple[tuple[Sequence[Check], Any, Any], ...] = (
+        (variant.recorded_values, output_graph.local_scope, output_graph.global_scope),
+        (variant.load_checks, {}, scope),
+    )
+    for checks, local_scope, global_scope in places:
+        for check in checks:
+            if not _still_holds(check, local_scope, global_scope, scope):
+                return Reason(
+                    kind="value_changed",
+                    file=code.co_filename,
+                    symbol=check.expression,
+                    detail=f"was {describe(check)} when the package was built",
+                )
+    return None
+
+
+def _still_holds(check: Check, local_scope: Any, global_scope: Any, scope: dict[str, Any]) -> bool:
+    try:
+        return holds(check, evaluate(check.expression, local_scope, {**scope, **global_scope}))
+    except Exception:
+        return False
+
+
+def describe(check: Check) -> str:
+    """A check's expectation for a person."""
+    kind, *rest = check.expected
+    if kind == "literal":
+        return str(rest[1])
+    return " ".join(str(part) for part in (kind, *rest[:2]) if isinstance(part, str))
+
+
+def check_that_failed(manager: Any, local_scope: Any) -> str | None:
+    """Which call-time check of a loaded variant does not hold for a frame, in words."""
+    checks = _call_checks.get(manager)
+    failed = checks.failed(local_scope) if checks is not None else None
+    return f"{failed.expression} is not {describe(failed)}" if failed is not None else None
+
+
+def _publish(installed: Installed) -> None:
+    from torch._C._dynamo.eval_frame import _load_precompile_entry
+
+    _installed.append(installed)
+    for code, manager, compiled in installed.entries:
+        _load_precompile_entry(code, manager, compiled)

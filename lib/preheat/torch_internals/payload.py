@@ -1,0 +1,113 @@
+"""The dynamo form's own container: what is pickled into a package, and nothing else.
+
+Only the build process writes it and only a worker, after trust and digest checks, unpickles it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from preheat.errors import CorruptedError
+
+if TYPE_CHECKING:
+    from preheat.torch_internals.options import CompileOptions
+
+FORMAT = 1
+
+Fingerprint = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """An expression over ``L`` (the frame's locals) and ``G`` (its globals), and what it must be.
+
+    ``subject`` says what of the value is compared: ``value`` its fingerprint, ``type`` the
+    fingerprint of its type, ``length`` its type and length.
+    """
+
+    expression: str
+    subject: str
+    expected: Fingerprint
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalState:
+    """Modes that were on when a variant was compiled, to be on again while it is installed."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, bool, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One compiled version of a code object and everything that guards it.
+
+    ``guards`` is torch's own pickled guard state. ``call_checks`` replace guards that torch cannot
+    save and are checked at each call; ``load_checks`` likewise, once at load, for names in libraries;
+    ``recorded_values`` are what guards compare with, as it was in the build: torch would otherwise
+    compare a value read from a class or module with itself.
+    """
+
+    guards: bytes
+    code: Any
+    state: GlobalState
+    backends: tuple[str, ...]
+    call_checks: tuple[Check, ...]
+    load_checks: tuple[Check, ...]
+    recorded_values: tuple[Check, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeRecord:
+    """One code object that Dynamo met: the target's, a resume function, or a nested frame.
+
+    A record without variants is a frame that Dynamo left to Python.
+    """
+
+    code: Any
+    digest: str
+    module: str
+    names: tuple[str, ...]
+    source: str | None
+    resume: bool
+    imports: tuple[tuple[str, str], ...]
+    variants: tuple[Variant, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Payload:
+    """The dynamo form of one package. ``codes[0]`` is the target's own code object.
+
+    ``backends`` maps the global names that compiled bytecode calls to torch's pickled artifacts.
+    ``options`` are what it was compiled with.
+    """
+
+    format: int
+    torch: str
+    codes: tuple[CodeRecord, ...]
+    backends: dict[str, bytes]
+    options: CompileOptions
+
+
+def dump(payload: Payload) -> bytes:
+    """Bytes of a payload."""
+    return pickle.dumps(payload, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def parse(data: bytes) -> Payload:
+    """Read a payload from bytes whose digest was verified.
+
+    Raises ``CorruptedError`` for anything that is not a payload of this format.
+    """
+    try:
+        payload = pickle.loads(data)  # noqa: S301  verified bytes of a trusted store
+    except Exception as error:
+        raise CorruptedError(
+            f"The dynamo form does not unpickle: {type(error).__name__}: {error}."
+        ) from error
+    if not isinstance(payload, Payload) or payload.format != FORMAT:
+        raise CorruptedError("The dynamo form is of another format.")
+    return payload

@@ -1,0 +1,41 @@
+"""What can be compiled, and which function is its entry."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+import torch
+
+from preheat.errors import RefusedError
+
+
+def callable_with_code(fn: Any) -> Any:
+    """What Dynamo can compile: a module, function or method; a callable object by its ``__call__``.
+
+    Raises ``RefusedError`` for anything without Python code of its own.
+    """
+    if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
+        return fn
+    call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
+    if inspect.ismethod(call):
+        return call
+    raise RefusedError(
+        f"A {type(fn).__name__} has no Python code that torch.compile could trace.",
+        remedy="Wrap it in a function.",
+    )
+
+
+def entry_function(program: Any) -> types.FunctionType:
+    """The function whose code object is the program's entry.
+
+    Raises ``RefusedError`` when there is none in Python.
+    """
+    from torch._dynamo.eval_frame import innermost_fn
+
+    fn: Any = innermost_fn(program.forward if isinstance(program, torch.nn.Module) else program)
+    function = getattr(fn, "__func__", fn)
+    if not isinstance(function, types.FunctionType):
+        raise RefusedError(f"{program!r} has no Python code that torch.compile could trace.")
+    return function

@@ -1,0 +1,320 @@
+"""The worker: find a package, make sure that it is right, install it; never compile, never crash.
+
+``load`` goes through trust, environment, settings, sources, live code and the digests of every
+object, in this order, before any byte of a package is unpickled.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+from preheat.environment import (
+    capture,
+    capture_settings,
+    environment_differences,
+    settings_differences,
+)
+from preheat.errors import (
+    CorruptedError,
+    IncompatibleError,
+    MissError,
+    PreheatError,
+    UntrustedStoreError,
+)
+from preheat.live import live_differences
+from preheat.loaded import LoadReport, Runner, wrap
+from preheat.manifest import environment_digest
+from preheat.policy import OnMiss, resolve_on_miss, resolve_wait_seconds, say_once
+from preheat.sources.check import check
+from preheat.sources.files import FileDigests
+from preheat.sources.locate import import_locator
+from preheat.sources.running import edited_since_start
+from preheat.store import DiskStore, find_store
+from preheat.verdict import Reason, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from preheat.manifest import Environment, Form, Manifest, ObjectRef
+    from preheat.store.protocol import OpenObject, Store
+
+_POLL_SECONDS = 0.5
+_digests = FileDigests()
+
+
+class Unusable(Exception):
+    """No package can be used, and why. Internal: becomes the report's verdict and reasons."""
+
+    def __init__(
+        self, verdict: Verdict, *reasons: Reason, manifest: Manifest | None = None
+    ) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
+        self.reasons = reasons
+        self.manifest = manifest
+
+
+def load(
+    target: str,
+    fn: Callable[..., Any],
+    *,
+    store: str | Path | Store | None = None,
+    on_miss: OnMiss | None = None,
+    device: str | None = None,
+    wait_seconds: float | None = None,
+    unproven: bool = False,
+) -> Any:
+    """``fn`` with the compiled code of ``target``'s package; without compiling anything.
+
+    ``fn`` is the function, method or module that the target's factory builds, with this process's own
+    parameters. The result is called like it; a module's attributes, ``state_dict``, ``train`` and
+    ``eval`` are the original's. ``result.preheat`` says what happened (``LoadReport``).
+
+    ``store``: a path or a store; default as ``find_store`` says. ``device``: ``cpu`` or ``cuda``, told
+    from the module's parameters by default. ``unproven`` accepts a package without proof; the proof
+    process itself uses it.
+
+    Promised: a package is only used when its environment, sources, settings and live code are those of
+    this process, its objects have the recorded digests, and on each call all guards hold. A target
+    declared with ``grad=False`` runs without gradients here as well.
+
+    When no package can be used, and for a call that the package does not cover, ``on_miss`` decides:
+    ``compile`` (default): plain ``torch.compile``, with one warning that says why; ``eager``: the
+    original; ``error``: ``MissError``; ``wait``: look for a package up to ``wait_seconds``, then as
+    ``compile``. ``PREHEAT_ON_MISS`` and ``PREHEAT_WAIT_SECONDS`` are their defaults.
+
+    Raises ``MissError`` under ``error`` only, and ``ConfigurationError`` for a wrong argument or
+    configuration. Not promised: that two loads of one target in one process are independent of each
+    other's code: they share it, as ``torch.compile`` does.
+    """
+    began = time.perf_counter()
+    policy = resolve_on_miss(on_miss)
+    deadline = time.monotonic() + (resolve_wait_seconds(wait_seconds) if policy == "wait" else 0.0)
+    place = store if store is not None and not _is_path(store) else DiskStore(find_store(store))  # type: ignore[arg-type]
+    while True:
+        runner, unusable = _try_to_load(target, fn, place, device, policy, unproven)  # type: ignore[arg-type]
+        if runner is not None or policy != "wait" or time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_SECONDS)
+    if runner is None:
+        assert unusable is not None
+        runner = _without_package(target, fn, policy, unusable)
+    runner.report.load_seconds = time.perf_counter() - began
+    return wrap(fn, runner)
+
+
+def _is_path(store: object) -> bool:
+    import os
+
+    return isinstance(store, (str, os.PathLike))
+
+
+def _try_to_load(
+    target: str, fn: Any, store: Store, device: str | None, policy: OnMiss, unproven: bool
+) -> tuple[Runner | None, Unusable | None]:
+    try:
+        return _load(target, fn, store, device, policy, unproven), None
+    except Unusable as unusable:
+        return None, unusable
+
+
+def _load(
+    target: str, fn: Any, store: Store, device: str | None, policy: OnMiss, unproven: bool
+) -> Runner:
+    manifest: Manifest | None = None
+    try:
+        digest, manifest = _find(target, store, devices_of(fn, device))
+        if manifest.proof is None and not unproven:
+            raise Unusable(Verdict.STALE, Reason(kind="not_proven"))
+        if reasons := (
+            *settings_differences(manifest.settings, capture_settings()),
+            *check(manifest.sources, import_locator(), digests=_digests),
+            *edited_since_start(manifest.sources),
+            *live_differences(manifest.live),
+        ):
+            raise Unusable(Verdict.STALE, *reasons)
+        return _install(target, fn, store, manifest, digest, policy)
+    except Unusable as unusable:
+        unusable.manifest = manifest
+        raise
+    except UntrustedStoreError as error:
+        raise Unusable(Verdict.UNTRUSTED, _reason("store_untrusted", error)) from error
+    except CorruptedError as error:
+        raise Unusable(
+            Verdict.MISSING, _reason("package_corrupted", error), manifest=manifest
+        ) from error
+    except MissError:
+        raise
+    except PreheatError as error:
+        raise Unusable(Verdict.MISSING, _reason("load_failed", error), manifest=manifest) from error
+    except Exception as error:
+        reason = Reason(kind="load_failed", detail=f"{type(error).__name__}: {error}"[:500])
+        raise Unusable(Verdict.STALE, reason, manifest=manifest) from error
+
+
+def _reason(kind: str, error: PreheatError) -> Reason:
+    return Reason(kind=kind, detail=str(error))
+
+
+def devices_of(fn: Any, device: str | None) -> tuple[str, ...]:
+    """The kinds of device whose packages may fit, likeliest first."""
+    import torch
+
+    if device is not None:
+        return (device.partition(":")[0],)
+    if not torch.cuda.is_available():
+        return ("cpu",)
+    if isinstance(fn, torch.nn.Module):
+        kinds = {tensor.device.type for tensor in (*fn.parameters(), *fn.buffers())}
+        if "cuda" in kinds or not kinds:
+            return ("cuda", "cpu")
+        return ("cpu", "cuda")
+    return ("cuda", "cpu") if torch.cuda.is_initialized() else ("cpu", "cuda")
+
+
+@functools.cache
+def _environment(device: str) -> tuple[str, Environment]:
+    here = capture(device)
+    return environment_digest(here), here
+
+
+def _find(target: str, store: Store, devices: tuple[str, ...]) -> tuple[str, Manifest]:
+    for device in devices:
+        digest, _ = _environment(device)
+        found = store.read_package(target, digest)
+        if found is not None:
+            ref, manifest = found
+            if manifest.target != target or environment_digest(manifest.environment) != digest:
+                raise CorruptedError(f"The ref of {target!r} leads to another target's manifest.")
+            return ref.manifest, manifest
+    raise Unusable(Verdict.MISSING, *_why_missing(target, store, devices))
+
+
+def _why_missing(target: str, store: Store, devices: tuple[str, ...]) -> Iterator[Reason]:
+    """The differences to the most similar environment that has a package."""
+    _, here = _environment(devices[0])
+    nearest: tuple[Reason, ...] | None = None
+    for ref in store.refs(target):
+        try:
+            other = store.read_manifest(ref.manifest).environment
+        except PreheatError:
+            continue
+        differences = environment_differences(other, here)
+        if nearest is None or len(differences) < len(nearest):
+            nearest = differences
+    if nearest is None:
+        yield Reason(kind="never_built", detail=f"{store.location} has no package of {target!r}")
+    else:
+        yield from nearest
+
+
+def _install(
+    target: str, fn: Any, store: Store, manifest: Manifest, digest: str, policy: OnMiss
+) -> Runner:
+    from preheat.torch_internals.dynamo_form import install_dynamo_form
+
+    form = next((form for form in manifest.forms if form.kind == "dynamo"), None)
+    if form is None:
+        raise Unusable(Verdict.STALE, Reason(kind="no_known_form"))
+    report = LoadReport(target, Verdict.FRESH, "dynamo", manifest=digest)
+    try:
+        loaded = install_dynamo_form(
+            fn, _Opener(store, form), functools.partial(_decide, report, policy)
+        )
+    except IncompatibleError as error:
+        raise Unusable(Verdict.STALE, *error.reasons) from error
+    run = _with_grad(loaded.call, manifest.spec.grad)
+
+    def fall_back(reason: Reason) -> Callable[..., Any]:
+        loaded.uninstall()
+        unusable = Unusable(Verdict.FAILED, reason, manifest=manifest)
+        runner = _without_package(target, fn, policy, unusable)
+        vars(report).update(vars(runner.report), load_seconds=report.load_seconds)
+        return runner.run
+
+    return Runner(report, run, fall_back)
+
+
+class _Opener:
+    """Opens the objects of one form by their names inside of the package."""
+
+    def __init__(self, store: Store, form: Form) -> None:
+        self._store = store
+        self._objects: dict[str, ObjectRef] = {ref.name: ref for ref in form.objects}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._objects)
+
+    def open(self, name: str) -> OpenObject:
+        if name not in self._objects:
+            raise CorruptedError(f"The package has no object named {name!r}.")
+        return self._store.open_object(self._objects[name])
+
+
+def _decide(report: LoadReport, policy: OnMiss, symbol: str, why: str) -> str:
+    """What happens to a call that no variant covers; counts it."""
+    report.misses += 1
+    reason = Reason(kind="call_not_covered", symbol=symbol, detail=why)
+    if policy == "error":
+        raise MissError(
+            f"Target {report.target!r} does not cover this call: {reason}.", reasons=(reason,)
+        )
+    what = "runs this call without compilation" if policy == "eager" else "compiles this call"
+    say_once(report.target, what, (reason,))
+    if policy == "eager":
+        return "eager"
+    report.frames_compiled += 1
+    return "compile"
+
+
+def _with_grad(call: Callable[..., Any], grad: bool) -> Callable[..., Any]:
+    """Calls run with gradients only where the target was declared with them."""
+    if grad:
+        return call
+    import torch
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return call(*args, **kwargs)
+
+    return run
+
+
+def _without_package(target: str, fn: Any, policy: OnMiss, unusable: Unusable) -> Runner:
+    reasons = tuple(unusable.reasons)
+    if policy == "error":
+        raise MissError(
+            f"Target {target!r} cannot be loaded ({unusable.verdict}): "
+            + "; ".join(str(reason) for reason in reasons)
+            + ".",
+            reasons=reasons,
+        )
+    form = "eager" if policy == "eager" else "compile"
+    what = "runs without compilation" if form == "eager" else "is compiled in this process"
+    say_once(target, what, reasons)
+    report = LoadReport(target, unusable.verdict, form, reasons)
+    call = fn if form == "eager" else _plain_compile(fn, unusable.manifest)
+    manifest = unusable.manifest
+    run = call if manifest is None else _with_grad(call, manifest.spec.grad)
+    return Runner(report, run, None)
+
+
+def _plain_compile(fn: Any, manifest: Manifest | None) -> Callable[..., Any]:
+    import torch
+
+    if manifest is None:
+        plain: Callable[..., Any] = torch.compile(fn)
+        return plain
+    spec = manifest.spec
+    compiled: Callable[..., Any] = torch.compile(
+        fn,
+        backend=spec.backend,
+        mode=spec.mode,
+        dynamic=spec.dynamic,
+        fullgraph=spec.fullgraph,
+        options=dict(spec.options) or None,  # type: ignore[arg-type]
+    )
+    return compiled
