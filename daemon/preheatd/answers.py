@@ -1,0 +1,111 @@
+"""What the commands answer with ``--json``: plain data, the command line's contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from preheatd.builds import kind_of
+
+if TYPE_CHECKING:
+    from preheat.errors import PreheatError
+    from preheat.manifest import Manifest
+    from preheatd.owned import Owner
+    from preheatd.plan import Decision, Plan
+    from preheatd.state import Failure
+    from preheatd.status import TargetStatus
+    from preheatd.warming import Warmed
+
+Json = dict[str, Any]
+
+
+def plan_answer(plan: Plan) -> Json:
+    """``preheat plan --json``."""
+    return {"targets": [decision_answer(decision) for decision in plan.decisions]}
+
+
+def decision_answer(decision: Decision) -> Json:
+    """One target of a plan. ``environment`` is null when its interpreter did not answer."""
+    return {
+        "target": decision.target,
+        "environment": decision.environment or None,
+        "verdict": str(decision.verdict),
+        "reasons": [msgspec.to_builtins(reason) for reason in decision.reasons],
+        "action": str(decision.action),
+    }
+
+
+def warm_answer(warmed: tuple[Warmed, ...]) -> Json:
+    """``preheat warm --json``: the plan with verdicts as they are now, and what was done."""
+    return {"targets": [_warmed_answer(one) for one in warmed]}
+
+
+def _warmed_answer(one: Warmed) -> Json:
+    return {
+        **decision_answer(one.decision),
+        "result": one.result,
+        "seconds": round(one.seconds, 3),
+        "form": form_of(one.manifest),
+        "proof": proof_answer(one.manifest),
+        "failure": failure_answer(one.failure),
+    }
+
+
+def status_answer(
+    targets: tuple[TargetStatus, ...], daemons: tuple[Owner, ...], store: str
+) -> Json:
+    """``preheat status --json``."""
+    return {
+        "store": store,
+        "daemons": [{"pid": owner.pid, "started_at": owner.started_at} for owner in daemons],
+        "targets": [target_answer(target) for target in targets],
+    }
+
+
+def target_answer(target: TargetStatus) -> Json:
+    """One target of ``status``, and all of ``explain``."""
+    manifest = target.manifest
+    return {
+        **decision_answer(target.decision),
+        "factory": target.factory,
+        "form": form_of(manifest),
+        "proof": proof_answer(manifest),
+        "built_at": manifest.build.started_at if manifest else None,
+        "sources": len(manifest.sources.modules) if manifest else None,
+        "failure": failure_answer(target.failure, target.log),
+    }
+
+
+def error_answer(error: PreheatError) -> Json:
+    """Any command that ends with an error."""
+    return {"error": {"kind": kind_of(error), "message": error.message, "remedy": error.remedy}}
+
+
+def form_of(manifest: Manifest | None) -> str | None:
+    """The form that a worker will use: the compiler-free one where there is one."""
+    kinds = [form.kind for form in manifest.forms] if manifest else []
+    return "lean" if "lean" in kinds else next(iter(kinds), None)
+
+
+def proof_answer(manifest: Manifest | None) -> Json | None:
+    """What was proven, in short."""
+    if manifest is None or manifest.proof is None:
+        return None
+    proof = manifest.proof
+    return {"frames_compiled": proof.frames_compiled, "max_error": proof.max_error}
+
+
+def failure_answer(failure: Failure | None, log: str | None = None) -> Json | None:
+    """A failure; with the end of its log where that is wanted."""
+    if failure is None:
+        return None
+    answer: Json = {
+        "kind": failure.kind,
+        "message": failure.message,
+        "remedy": failure.remedy,
+        "phase": failure.phase,
+        "attempts": failure.attempts,
+        "reasons": [msgspec.to_builtins(reason) for reason in failure.reasons],
+    }
+    return answer if log is None else {**answer, "log": log}

@@ -1,0 +1,166 @@
+"""The command ``preheat``: options, exit codes and where output goes.
+
+Exit codes: 0 all fresh, 1 unexpected, 2 usage or configuration, 3 a target is stale or failed, 4 timed
+out, 5 untrusted store, 6 no daemon, 75 somebody else holds the build. With ``--json`` standard
+output holds exactly one JSON object, an error included; without it errors go to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from preheat.errors import PreheatError
+from preheatd import answers, commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class UsageError(PreheatError):
+    """The command line cannot be understood.
+
+    Raised for unknown commands, options and arguments.
+    """
+
+    exit_code = 2
+    default_remedy = "See `preheat --help`."
+
+
+class UnexpectedError(PreheatError):
+    """A fault in preheat itself.
+
+    Raised for any exception that nobody expected; its traceback goes to standard error.
+    """
+
+    exit_code = 1
+    default_remedy = "This is a fault in preheat; please report it with the lines above."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit the process with its code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; every error becomes one message and an exit code."""
+    as_json = "--json" in arguments
+    try:
+        code = preheat.main(list(arguments), prog_name="preheat", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _complain(UsageError(error.format_message()), as_json=as_json)
+    except PreheatError as error:
+        return _complain(error, as_json=as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        return 1  # whoever read our output has gone
+    except Exception as error:
+        traceback.print_exc()
+        return _complain(UnexpectedError(f"{type(error).__name__}: {error}"), as_json=as_json)
+
+
+def _complain(error: PreheatError, *, as_json: bool) -> int:
+    if as_json:
+        _print_json(answers.error_answer(error))
+    else:
+        click.echo(f"preheat: {error}", err=True)
+    return error.exit_code
+
+
+def _print_json(answer: answers.Json) -> None:
+    click.echo(msgspec.json.encode(answer).decode())
+
+
+def _options(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that every command has; it gets a ``commands.Options`` in their place."""
+
+    @click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path),
+        help="preheat.toml, pyproject.toml, or a directory to look in.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @functools.wraps(command)
+    def wrapped(config_path: Path | None, as_json: bool, **rest: Any) -> int:
+        return command(commands.Options(config_path, as_json), **rest)
+
+    return wrapped
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="preheat")
+def preheat() -> None:
+    """Keeps compiled PyTorch programs warm: workers only load, they never compile."""
+
+
+@preheat.command()
+@click.argument("targets", nargs=-1)
+@_options
+def warm(options: commands.Options, targets: tuple[str, ...]) -> int:
+    """Build what is not fresh, then exit. TARGETS: only these."""
+    return asyncio.run(commands.warm(options, targets))
+
+
+@preheat.command()
+@_options
+def watch(options: commands.Options) -> int:
+    """Watch, rebuild and show progress, until interrupted."""
+    return asyncio.run(commands.watch(options))
+
+
+@preheat.command()
+@_options
+def serve(options: commands.Options) -> int:
+    """The same as watch without a terminal, for services."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    return asyncio.run(commands.serve(options))
+
+
+@preheat.command()
+@click.argument("targets", nargs=-1)
+@_options
+def plan(options: commands.Options, targets: tuple[str, ...]) -> int:
+    """Show what would be built and why; build nothing."""
+    return asyncio.run(commands.plan(options, targets))
+
+
+@preheat.command()
+@_options
+def status(options: commands.Options) -> int:
+    """Show every target, its package, and the last failure with the end of its log."""
+    return asyncio.run(commands.status(options))
+
+
+@preheat.command()
+@click.argument("target")
+@_options
+def explain(options: commands.Options, target: str) -> int:
+    """Show everything that is known about TARGET and why it is fresh or not."""
+    return asyncio.run(commands.explain(options, target))
+
+
+@preheat.command()
+@_options
+def demo(options: commands.Options) -> int:
+    """Show on a small program what preheat saves."""
+    module = importlib.import_module("preheatd.demo")  # only here: nothing else needs it
+    return int(module.run(as_json=options.as_json) or 0)
+
+
+if __name__ == "__main__":
+    main()

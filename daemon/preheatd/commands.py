@@ -1,0 +1,158 @@
+"""What each command does, from options to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from rich.console import Console
+
+from preheat.errors import UntrustedStoreError
+from preheat.verdict import Verdict
+from preheatd import answers, events, report, warming
+from preheatd import status as statuses
+from preheatd.config import load_config
+from preheatd.project import open_project
+from preheatd.service import Service
+from preheatd.signals import on_stop_signals
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Coroutine, Iterable
+    from pathlib import Path
+
+    from preheatd.plan import Decision
+    from preheatd.project import Project
+
+STALE_EXIT_CODE = 3
+_PIPE_COLUMNS = 400
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that every command has."""
+
+    config_path: Path | None = None
+    as_json: bool = False
+
+
+async def warm(options: Options, targets: tuple[str, ...]) -> int:
+    """Build what is not fresh."""
+    project = _open(options, targets, create=True)
+    # Progress is for people; with --json standard output belongs to the answer.
+    stopped: list[signal.Signals] = []
+    with _report(Console(stderr=True), quiet=options.as_json) as progress:
+        warmed = await _until_stopped(warming.warm(project, progress.emit), stopped)
+    if warmed is None:
+        return 128 + stopped[0]
+    if options.as_json:
+        _print_json(answers.warm_answer(warmed))
+    else:
+        report.print_warmed(_output(), warmed)
+    return warming.exit_code(warmed)
+
+
+async def _until_stopped(
+    work: Coroutine[object, object, _T], stopped: list[signal.Signals]
+) -> _T | None:
+    """Cancel ``work`` on a stop signal, so that no build process outlives this one."""
+    task = asyncio.ensure_future(work)
+
+    def stop(number: signal.Signals) -> None:
+        stopped.append(number)
+        task.cancel()
+
+    with on_stop_signals(stop):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            return None
+
+
+async def watch(options: Options) -> int:
+    """Keep everything warm, with a live view; with --json one event a line."""
+    project = _open(options, (), create=True)
+    if options.as_json:
+        await Service(project, _print_event).run()
+        return 0
+    with _report(Console()) as progress:
+        await Service(project, progress.emit, planned=progress.planned).run()
+    return 0
+
+
+async def serve(options: Options) -> int:
+    """Keep everything warm; events go to the log, with --json one a line to standard output."""
+    project = _open(options, (), create=True)
+    await Service(project, _print_event if options.as_json else events.log_event).run()
+    return 0
+
+
+async def plan(options: Options, targets: tuple[str, ...]) -> int:
+    """Show the plan."""
+    made = await statuses.plan_for(_open(options, targets, create=False))
+    if options.as_json:
+        _print_json(answers.plan_answer(made))
+    else:
+        report.print_plan(_output(), made)
+    return _exit_code(made.decisions)
+
+
+async def status(options: Options) -> int:
+    """Show every target."""
+    project = _open(options, (), create=False)
+    looked = await statuses.look(project)
+    daemons, store = project.state.running_daemons(), str(project.config.store)
+    if options.as_json:
+        _print_json(answers.status_answer(looked, daemons, store))
+    else:
+        report.print_status(_output(), looked, daemons, store)
+    return _exit_code(one.decision for one in looked)
+
+
+async def explain(options: Options, target: str) -> int:
+    """Show one target."""
+    (looked,) = await statuses.look(_open(options, (target,), create=False))
+    if options.as_json:
+        _print_json(answers.target_answer(looked))
+    else:
+        report.print_explanation(_output(), looked)
+    return _exit_code((looked.decision,))
+
+
+def _open(options: Options, targets: tuple[str, ...], *, create: bool) -> Project:
+    config = load_config(options.config_path).select(targets)
+    return open_project(config, create=create)
+
+
+def _exit_code(decisions: Iterable[Decision]) -> int:
+    verdicts = {decision.verdict for decision in decisions}
+    if Verdict.UNTRUSTED in verdicts:
+        return UntrustedStoreError.exit_code
+    return 0 if verdicts <= {Verdict.FRESH} else STALE_EXIT_CODE
+
+
+def _output() -> Console:
+    """Standard output; lines that go to a file or another program are not wrapped at 80."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+
+
+def _report(console: Console, *, quiet: bool = False) -> report.LiveReport | report.PlainReport:
+    if quiet:
+        return report.PlainReport(Console(quiet=True))
+    return report.LiveReport(console) if console.is_terminal else report.PlainReport(console)
+
+
+def _print_event(event: events.Event) -> None:
+    sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _print_json(answer: answers.Json) -> None:
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")

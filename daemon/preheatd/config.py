@@ -1,0 +1,337 @@
+"""The configuration as a value: what to keep warm, what to watch, where the store is.
+
+Read from the nearest ``preheat.toml``, or ``[tool.preheat]`` of the nearest ``pyproject.toml``, from the
+current directory upwards. Reading never imports user code. Every complaint names the file and the key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import platformdirs
+
+from preheat.errors import ConfigurationError
+from preheat.sources import declaration
+from preheat.store.location import find_configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+CONFIG_NAME = "preheat.toml"
+PYPROJECT_NAME = "pyproject.toml"
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+
+_FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+Device = Literal["cpu", "cuda"]
+Tolerance = dict[str, tuple[float, float]]
+
+
+class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[target]]`` as written."""
+
+    factory: str
+    name: str | None = None
+    python: str | None = None
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    timeout: float | None = None
+    jobs: int | None = None
+    device: Device | None = None
+    priority: int = 0
+    tolerance: Tolerance = {}
+
+
+class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file as written. ``python`` to ``tolerance`` are defaults for every target."""
+
+    targets: list[str | TargetTable] = []
+    target: list[TargetTable] = []
+    watch: list[str] | None = None
+    store: str | None = None
+    jobs: int = 1
+    python: str | None = None
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    device: Device | None = None
+    tolerance: Tolerance = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """One target, ready to use: paths are absolute, defaults are filled in.
+
+    ``timeout`` is in seconds, for build and proof together. ``jobs`` is the most builds that may run
+    while this one runs, itself included; None: no limit of its own. ``device`` None: the default
+    device of the target's environment. A larger ``priority`` is built first.
+    """
+
+    name: str
+    factory: str
+    python: str
+    cwd: Path
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    jobs: int | None = None
+    device: Device | None = None
+    priority: int = 0
+    tolerance: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """The dotted name of the factory's module."""
+        return self.factory.partition(":")[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """The configuration of one project."""
+
+    file: Path
+    project: Path
+    store: Path
+    targets: tuple[Target, ...]
+    watch: tuple[Path, ...] | None = None
+    jobs: int = 1
+
+    def select(self, names: Sequence[str]) -> Config:
+        """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
+        known = {target.name: target for target in self.targets}
+        for name in names:
+            if name not in known:
+                raise ConfigurationError(
+                    f"{self.file}: there is no target `{name}`.",
+                    remedy=_suggest(name, known) or "Add it to `targets`.",
+                )
+        if not names:
+            return self
+        chosen = tuple(target for target in self.targets if target.name in set(names))
+        return dataclasses.replace(self, targets=chosen)
+
+
+def find_config(start: Path) -> Path:
+    """The nearest configuration file from ``start`` upwards. Raises ``ConfigurationError``."""
+    found = find_configuration(start)
+    if found is not None:
+        return found[0]
+    raise ConfigurationError(
+        f"No {CONFIG_NAME} and no [tool.preheat] in a {PYPROJECT_NAME} in {start.absolute()} or above it.",
+        remedy=f'Write {CONFIG_NAME} with `targets = ["package.module:function"]`, or use --config.',
+    )
+
+
+def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Config:
+    """Read the configuration from ``path`` (a file or a directory), else from the nearest file.
+
+    Raises ``ConfigurationError``.
+    """
+    environ = os.environ if environ is None else environ
+    file = find_config(Path.cwd()) if path is None else path.absolute()
+    if file.is_dir():
+        file = find_config(file)
+    table = _read_table(file)
+    project = file.parent.resolve()
+    targets = tuple(_targets(table, file, project, environ))
+    _check_unique(targets, file)
+    if not targets:
+        raise ConfigurationError(
+            f"{file}: `targets` is empty, so there is nothing to keep warm.",
+            remedy='Add one, for example `targets = ["package.module:function"]`.',
+        )
+    if table.jobs < 1:
+        raise ConfigurationError(f"{file}: `jobs` must be 1 or more, not {table.jobs}.")
+    watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
+    store = store_path(table.store, project, environ)
+    return Config(
+        file=file, project=project, store=store, targets=targets, watch=watch, jobs=table.jobs
+    )
+
+
+def store_path(written: str | None, project: Path, environ: Mapping[str, str]) -> Path:
+    """Where the store is: PREHEAT_STORE, the key ``store``, CACHE_DIRECTORY, else the user's cache.
+
+    The same answer as ``preheat.store.find_store`` gives to a worker of this project; that one does
+    not know a file given with ``--config``.
+    """
+    if environ.get("PREHEAT_STORE"):
+        return _path(Path.cwd(), environ["PREHEAT_STORE"])
+    if written is not None:
+        return _path(project, written)
+    if first := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
+        return Path(first).absolute()
+    return platformdirs.user_cache_path("preheat").absolute()
+
+
+def _read_table(file: Path) -> ConfigTable:
+    data: Any = _read_toml(file)
+    if file.name == PYPROJECT_NAME:
+        data = _tool_tables(file).get("preheat")
+        if data is None:
+            raise ConfigurationError(f"{file}: there is no table [tool.preheat].")
+    if b"\\u0000" in msgspec.json.encode(data, enc_hook=str):
+        raise ConfigurationError(f"{file}: a key or value has a NUL character in it.")
+    try:
+        return msgspec.convert(data, ConfigTable)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{file}: {_explain(str(error), file)}") from error
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{file}: no such file.") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{file}: not valid TOML: {error}.") from error
+
+
+def _tool_tables(file: Path) -> dict[str, Any]:
+    tool = _read_toml(file).get("tool", {})
+    return tool if isinstance(tool, dict) else {}
+
+
+def _explain(message: str, file: Path) -> str:
+    """Turn msgspec's ``... - at `$.a[0].b``` into a sentence that begins with the key."""
+    problem, _, where = message.partition(" - at ")
+    key = where.strip("`").removeprefix("$").removeprefix(".")
+    unknown = re.search(r"unknown field `([^`]*)`", problem)
+    if unknown:
+        inside = key or ("[tool.preheat]" if file.name == PYPROJECT_NAME else "the file")
+        table = TargetTable if key.startswith("target") else ConfigTable
+        hint = _suggest(unknown[1], table.__struct_fields__)
+        return f"unknown key `{unknown[1]}` in {inside}. {hint}".rstrip()
+    missing = re.search(r"missing required field `([^`]*)`", problem)
+    if missing:
+        return f"`{key}` needs the key `{missing[1]}`."
+    return f"`{key}`: {problem[:1].lower()}{problem[1:]}." if key else f"{problem}."
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    if close:
+        return f"Did you mean `{close[0]}`?"
+    return f"Known: {', '.join(names)}." if names else ""
+
+
+def _targets(
+    table: ConfigTable, file: Path, project: Path, environ: Mapping[str, str]
+) -> Iterable[Target]:
+    entries: list[tuple[str, str | TargetTable]] = [
+        *((f"targets[{index}]", entry) for index, entry in enumerate(table.targets)),
+        *((f"target[{index}]", entry) for index, entry in enumerate(table.target)),
+    ]
+    for key, entry in entries:
+        own = TargetTable(factory=entry) if isinstance(entry, str) else entry
+        yield _target(own, table, f"{file}: `{key}`", project, environ)
+
+
+def _watched(entries: Sequence[str], file: Path, project: Path) -> Iterable[Path]:
+    for index, entry in enumerate(entries):
+        path = _path(project, entry)
+        if not path.exists():
+            raise ConfigurationError(f"{file}: `watch[{index}]` does not exist: {path}.")
+        yield path
+
+
+def _target(
+    own: TargetTable, table: ConfigTable, where: str, project: Path, environ: Mapping[str, str]
+) -> Target:
+    if not _FACTORY.fullmatch(own.factory):
+        raise ConfigurationError(
+            f"{where}: the factory {own.factory!r} is not of the form `package.module:function`."
+        )
+    name = own.name or declared_name(own.factory, project)
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{where}: the name {name!r} may have letters, digits, `_`, `-` and `.` only (100 at most)."
+        )
+    timeout = table.timeout if own.timeout is None else own.timeout
+    if not 0 < timeout < float("inf"):
+        raise ConfigurationError(f"{where}: `timeout` must be seconds above 0, not {timeout}.")
+    if own.jobs is not None and own.jobs < 1:
+        raise ConfigurationError(f"{where}: `jobs` must be 1 or more, not {own.jobs}.")
+    env = {**table.env, **own.env}
+    for variable in env:
+        if not variable or "=" in variable:
+            raise ConfigurationError(f"{where}: `env` has an impossible name: {variable!r}.")
+    cwd = _path(project, own.cwd or table.cwd or ".")
+    if not cwd.is_dir():
+        raise ConfigurationError(f"{where}: `cwd` is not a directory: {cwd}.")
+    return Target(
+        name=name,
+        factory=own.factory,
+        python=_interpreter(own.python or table.python, where, project, environ),
+        cwd=cwd,
+        env=env,
+        timeout=timeout,
+        jobs=own.jobs,
+        device=own.device or table.device,
+        priority=own.priority,
+        tolerance={**table.tolerance, **own.tolerance},
+    )
+
+
+def declared_name(factory: str, project: Path) -> str:
+    """The name that ``@preheat.target(name=...)`` declares, found by parsing; else the function's name.
+
+    A file that is missing or does not parse is no error here: the build says what is wrong with it.
+    """
+    module, _, function = factory.partition(":")
+    base = project.joinpath(*module.split("."))
+    for file in (base / "__init__.py", base.with_name(f"{base.name}.py")):
+        if file.is_file():
+            return _parse_declared_name(file, function) or function.rpartition(".")[2]
+    return function.rpartition(".")[2]
+
+
+def _parse_declared_name(file: Path, function: str) -> str | None:
+    try:
+        return declaration.declared_name(file.read_bytes(), function)
+    except OSError:
+        return None
+
+
+def _interpreter(written: str | None, where: str, project: Path, environ: Mapping[str, str]) -> str:
+    if written is None:
+        return sys.executable
+    if os.sep in written:
+        # Not resolved: a virtual environment is found by the path of its symbolic link.
+        path: str | None = str(_path(project, written))
+    else:
+        path = shutil.which(written, path=environ.get("PATH"))
+    if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
+        raise ConfigurationError(
+            f"{where}: `python` is not a program that can be run: {path or written}."
+        )
+    return path
+
+
+def _path(base: Path, written: str) -> Path:
+    return Path(os.path.normpath(base / Path(written).expanduser()))
+
+
+def _check_unique(targets: Sequence[Target], file: Path) -> None:
+    seen: dict[str, Target] = {}
+    for target in targets:
+        if target.name in seen:
+            raise ConfigurationError(
+                f"{file}: two targets are named `{target.name}`: {seen[target.name].factory} and "
+                f"{target.factory}.",
+                remedy='Give one another name: `[[target]]` with `name = "..."`, or '
+                "`@preheat.target(name=...)`.",
+            )
+        seen[target.name] = target

@@ -1,0 +1,208 @@
+"""Reads the outside world into facts: the store, the sources on disk, failures, who builds what.
+
+Thin on purpose: what follows from the facts is decided in ``plan.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING
+
+from preheat.errors import CorruptedError, PreheatError, UntrustedStoreError
+from preheat.sources.check import check
+from preheat.sources.files import FileDigests
+from preheat.sources.locate import project_locator
+from preheat.verdict import Reason
+from preheatd.builds import differences, kind_of
+from preheatd.fingerprint import source_digests, sources_state
+from preheatd.plan import TargetFacts
+from preheatd.probe import ProbeAnswer, Prober
+from preheatd.roots import Root, data_paths, target_roots
+from preheatd.state import Failure
+from preheatd.surroundings import search_path, target_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from preheat.manifest import Environment, Manifest
+    from preheat.store import DiskStore
+    from preheatd.config import Config, Target
+    from preheatd.state import State
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """The facts about every target at one moment, in the configuration's order."""
+
+    facts: tuple[TargetFacts, ...]
+    roots: tuple[tuple[Root, ...], ...]
+
+    def of(self, target: str) -> TargetFacts:
+        """The facts about one target."""
+        return next(facts for facts in self.facts if facts.target == target)
+
+
+class Inventory:
+    """Looks at one project's targets, store and state, again and again."""
+
+    def __init__(
+        self,
+        store: DiskStore,
+        state: State,
+        prober: Prober | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._prober = prober or Prober(state)
+        self._environ = dict(os.environ) if environ is None else environ
+        self._digests = FileDigests()
+        self._environments: dict[str, Environment] = {}
+
+    async def survey(self, config: Config) -> Survey:
+        """Look at everything once. One target's trouble is a fact about it, never an exception."""
+        answers = await self._prober.environments(config.targets, config.project, self._environ)
+        return await asyncio.to_thread(self._survey, config, answers)
+
+    def doubt_environments(self) -> None:
+        """A build found another environment than its interpreter had answered: ask again."""
+        self._prober.forget()
+
+    def environment(self, digest: str) -> Environment | None:
+        """An environment that an interpreter answered with, by its digest."""
+        return self._environments.get(digest)
+
+    def check(self, config: Config, manifest: Manifest, target: Target) -> tuple[Reason, ...]:
+        """How a package's snapshot differs from the sources on disk now. Reads files; slow the first time."""
+        variables = target_environment(self._environ, target, config.project)
+        places = search_path(variables, config.project, target.cwd)
+        locate = project_locator(config.project, places)
+        return check(
+            manifest.sources,
+            locate,
+            project=config.project,
+            digests=self._digests,
+            environ=variables,
+        )
+
+    def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
+        building = self._state.building()
+        looked = [
+            self._target(config, target, answers[target.name], building)
+            for target in config.targets
+        ]
+        return Survey(tuple(facts for facts, _ in looked), tuple(roots for _, roots in looked))
+
+    def _target(
+        self,
+        config: Config,
+        target: Target,
+        answer: ProbeAnswer | PreheatError,
+        building: frozenset[tuple[str, str]],
+    ) -> tuple[TargetFacts, tuple[Root, ...]]:
+        facts = TargetFacts(target=target.name, factory=target.factory, priority=target.priority)
+        if isinstance(answer, ProbeAnswer):
+            facts = self._with_environment(facts, target, answer)
+        else:
+            facts = dataclasses.replace(facts, failure=_probe_failure(target, answer))
+        if facts.environment:
+            facts = self._with_package(facts)
+        variables = target_environment(self._environ, target, config.project)
+        places = search_path(variables, config.project, target.cwd)
+        roots = target_roots(config, target, facts.manifest, places)
+        extra = (
+            data_paths(config.project, facts.manifest.sources) if facts.manifest else frozenset()
+        )
+        files = source_digests(self._digests, roots, extra)
+        if facts.manifest is not None and not facts.damage:
+            reasons = self.check(config, facts.manifest, target)
+            facts = dataclasses.replace(facts, source_reasons=reasons)
+        facts = dataclasses.replace(
+            facts,
+            building=(facts.target, facts.environment) in building,
+            failure=facts.failure or self._state.failure(facts.target, facts.environment),
+            sources=files,
+            sources_state=sources_state(target, files),
+        )
+        return facts, roots
+
+    def _with_environment(
+        self, facts: TargetFacts, target: Target, answer: ProbeAnswer
+    ) -> TargetFacts:
+        device = target.device or answer.default_device
+        environment = answer.cuda if device == "cuda" else answer.cpu
+        digest = answer.digests.get(device)
+        if environment is None or not digest:
+            failure = Failure(
+                target=target.name,
+                environment="",
+                kind="device_missing",
+                message=f"The target {target.name} asks for the device `{device}`, which "
+                f"{target.python} does not have.",
+                remedy="Correct `device` of the target, or install a build of torch that has it.",
+                refused=True,
+                at=time.time(),
+            )
+            return dataclasses.replace(facts, device=device, failure=failure)
+        self._environments[digest] = environment
+        return dataclasses.replace(facts, device=device, environment=digest)
+
+    def _with_package(self, facts: TargetFacts) -> TargetFacts:
+        try:
+            found = self._store.read_package(facts.target, facts.environment)
+            manifest = None if found is None else found[1]
+            if manifest is None:
+                return dataclasses.replace(facts, elsewhere=self._elsewhere(facts))
+            damage = tuple(self._damage(manifest))
+            return dataclasses.replace(facts, manifest=manifest, damage=damage)
+        except UntrustedStoreError as error:
+            return dataclasses.replace(facts, untrusted=str(error))
+        except CorruptedError as error:
+            damage = (Reason(kind="package_corrupted", detail=error.message),)
+            return dataclasses.replace(facts, damage=damage)
+
+    def _damage(self, manifest: Manifest) -> list[Reason]:
+        """What a look at names and sizes tells; the bytes are verified by whoever loads them."""
+        reasons = []
+        for ref in manifest.objects():
+            problem = _object_problem(self._store.layout.object(ref.sha256), ref.size)
+            if problem:
+                detail = f"object {ref.name} {problem}"
+                reasons.append(Reason(kind="package_corrupted", detail=detail))
+        return reasons
+
+    def _elsewhere(self, facts: TargetFacts) -> tuple[Reason, ...]:
+        """How the nearest environment that has a package of this target differs from this one."""
+        wanted = self._environments[facts.environment]
+        candidates: list[tuple[Reason, ...]] = []
+        for ref in self._store.refs(facts.target):
+            try:
+                other = self._store.read_manifest(ref.manifest)
+            except PreheatError:
+                continue
+            candidates.append(differences(other.environment, wanted))
+        return min(candidates, key=len, default=())
+
+
+def _object_problem(path: Path, size: int) -> str:
+    try:
+        found = path.stat().st_size
+    except OSError:
+        return "is not in the store"
+    return "" if found == size else f"has {found} bytes instead of {size}"
+
+
+def _probe_failure(target: Target, error: PreheatError) -> Failure:
+    return Failure(
+        target=target.name,
+        environment="",
+        kind=kind_of(error),
+        message=error.message,
+        remedy=error.remedy,
+        exit_code=error.exit_code,
+        at=time.time(),
+    )

@@ -1,0 +1,42 @@
+"""What became of one build, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from preheat.manifest import Manifest
+    from preheat.verdict import Reason
+    from preheatd.config import Target
+    from preheatd.state import Failure
+
+Result = Literal["built", "held", "failed", "superseded"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What to build: a target for the environment that its interpreter answered with."""
+
+    target: Target
+    environment: str
+    device: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a build ended.
+
+    ``built``: ``manifest`` was published. ``held``: another process builds the same. ``failed``:
+    ``failure`` says how. ``superseded``: the sources changed meanwhile, as ``reasons`` say; nothing
+    was published.
+    """
+
+    target: str
+    environment: str
+    result: Result
+    seconds: float = 0.0
+    manifest: Manifest | None = None
+    failure: Failure | None = None
+    reasons: tuple[Reason, ...] = ()
+    holder: str = ""

@@ -1,0 +1,120 @@
+"""Directories that live as long as the process that made them.
+
+A directory ``<parent>/<id>`` belongs to whoever holds the file lock ``<parent>/<id>.lock``. A process
+that dies, by whatever signal, lets go of the lock; the next one to look removes the directory, and
+ends the process groups that it had started and left behind.
+
+Not promised: anything between hosts that share the directory over a network file system without locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import filelock
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_INFO_NAME = "owner.json"
+_GROUPS_NAME = "groups"
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made a directory and what for; ``started_at`` in UTC (ISO 8601)."""
+
+    pid: int
+    purpose: str
+    started_at: str
+    target: str = ""
+    environment: str = ""
+
+
+class OwnedDirectory:
+    """A directory of this process. A context manager: it is removed at the end."""
+
+    def __init__(self, parent: Path, owner: Owner) -> None:
+        self._id = f"{owner.purpose}-{owner.pid}-{secrets.token_hex(6)}"
+        self.path = parent / self._id
+        self._owner = owner
+        self._lock = filelock.FileLock(parent / f"{self._id}.lock", timeout=0, thread_local=False)
+
+    def __enter__(self) -> Path:
+        # The lock comes first: a directory without one is free to be removed.
+        self._lock.acquire()
+        self.path.mkdir(mode=0o700)
+        (self.path / _INFO_NAME).write_bytes(msgspec.json.encode(self._owner))
+        return self.path
+
+    def __exit__(self, *exception: object) -> None:
+        _remove(self.path)
+        self._lock.release()
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+
+
+def live_owners(parent: Path) -> Iterator[Owner]:
+    """The owners below ``parent`` that are alive, this process included."""
+    for path in _directories(parent):
+        lock = filelock.FileLock(f"{path}.lock", timeout=0)
+        try:
+            with lock:
+                continue  # nobody holds it: a dead owner's
+        except (filelock.Timeout, OSError):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                yield msgspec.json.decode((path / _INFO_NAME).read_bytes(), type=Owner)
+
+
+def sweep(parent: Path) -> int:
+    """Remove the directories of dead owners and end what they left running. Says how many."""
+    removed = 0
+    for path in _directories(parent):
+        lock = filelock.FileLock(f"{path}.lock", timeout=0)
+        with contextlib.suppress(filelock.Timeout, OSError), lock:
+            _end_groups(path)
+            _remove(path)
+            Path(lock.lock_file).unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def note_group(path: Path, pid: int) -> None:
+    """Record in an owned directory that this process started the process group ``pid``."""
+    with (path / _GROUPS_NAME).open("a", encoding="ascii") as file:
+        file.write(f"{pid} {_start_time(pid)}\n")
+
+
+def _directories(parent: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in parent.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def _end_groups(path: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in (path / _GROUPS_NAME).read_text(encoding="ascii").splitlines():
+            pid, _, started = line.partition(" ")
+            # The start time tells the process that was started from a later one with its number.
+            if started and started == _start_time(int(pid)):
+                with contextlib.suppress(OSError):
+                    os.killpg(int(pid), signal.SIGKILL)
+
+
+def _start_time(pid: int) -> str:
+    """Clock ticks after boot at which the process started; empty when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,181 @@
+"""The plan: what is known about every target becomes a verdict and an action. Pure.
+
+The dry run prints this plan, ``explain`` shows one line of it, ``warm`` and the daemon carry it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from preheat.verdict import Reason, Verdict
+from preheatd.schedule import retry_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from preheat.manifest import Manifest
+    from preheatd.state import Failure
+
+
+class Action(enum.StrEnum):
+    """What will be done: build it, nothing, or nothing for now."""
+
+    BUILD = "build"
+    NONE = "none"
+    WAIT = "wait"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetFacts:
+    """Everything that a verdict depends on, read from the outside world at one moment.
+
+    ``environment`` is empty when the interpreter did not answer; ``failure`` then says why.
+    ``damage`` says why the package in the store cannot be used, ``untrusted`` why the store cannot,
+    ``source_reasons`` what differs from the package's snapshot, ``elsewhere`` how the nearest
+    environment that has a package differs. ``sources`` maps each source file on disk to its digest,
+    ``sources_state`` is one digest of them all and of the target's configuration.
+    """
+
+    target: str
+    factory: str
+    environment: str = ""
+    device: str = "cpu"
+    priority: int = 0
+    manifest: Manifest | None = None
+    damage: tuple[Reason, ...] = ()
+    untrusted: str = ""
+    source_reasons: tuple[Reason, ...] = ()
+    elsewhere: tuple[Reason, ...] = ()
+    failure: Failure | None = None
+    building: bool = False
+    sources_state: str = ""
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the plan. ``not_before`` (seconds since the epoch): when to try again."""
+
+    target: str
+    environment: str
+    verdict: Verdict
+    action: Action
+    reasons: tuple[Reason, ...] = ()
+    priority: int = 0
+    not_before: float | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions, in the configuration's order."""
+
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def all_fresh(self) -> bool:
+        """Whether every target is FRESH."""
+        return all(decision.verdict is Verdict.FRESH for decision in self.decisions)
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether a target's package could have been changed by somebody else."""
+        return any(decision.verdict is Verdict.UNTRUSTED for decision in self.decisions)
+
+    def to_build(self) -> tuple[Decision, ...]:
+        """Those whose action is BUILD."""
+        return tuple(one for one in self.decisions if one.action is Action.BUILD)
+
+    def next_retry(self) -> float | None:
+        """When the first postponed target is due, in seconds since the epoch."""
+        times = [one.not_before for one in self.decisions if one.not_before is not None]
+        return min(times, default=None)
+
+
+def make_plan(facts: Iterable[TargetFacts], now: float, *, retry: bool = False) -> Plan:
+    """Decide about every target. ``retry``: somebody asks for it, so failures are tried again now."""
+    return Plan(decisions=tuple(decide(one, now, retry=retry) for one in facts))
+
+
+def decide(facts: TargetFacts, now: float, *, retry: bool = False) -> Decision:
+    """Decide about one target. ``now`` is in seconds since the epoch."""
+    if facts.untrusted:
+        reason = Reason(kind="store_untrusted", detail=facts.untrusted)
+        return _decision(facts, Verdict.UNTRUSTED, Action.NONE, (reason,))
+    if not facts.environment:
+        return _unanswered(facts, now)
+    verdict, reasons = _package_verdict(facts)
+    if verdict is Verdict.FRESH:
+        return _decision(facts, verdict, Action.NONE)
+    if facts.building:
+        return _decision(facts, Verdict.BUILDING, Action.WAIT, reasons)
+    if facts.failure is not None and facts.sources_state in facts.failure.tried:
+        return _failed(facts, facts.failure, reasons, now, retry=retry)
+    return _decision(facts, verdict, Action.BUILD, reasons)
+
+
+def _package_verdict(facts: TargetFacts) -> tuple[Verdict, tuple[Reason, ...]]:
+    if facts.damage:
+        return Verdict.MISSING, facts.damage
+    manifest = facts.manifest
+    if manifest is None:
+        return Verdict.MISSING, facts.elsewhere or (
+            Reason(kind="package_missing", detail="no package in this environment yet"),
+        )
+    if manifest.proof is None:
+        return Verdict.MISSING, (Reason(kind="proof_missing", detail="was never proven"),)
+    reasons = facts.source_reasons
+    if manifest.factory != facts.factory:
+        changed = Reason(
+            kind="factory_changed", detail=f"was {manifest.factory}, is {facts.factory}"
+        )
+        reasons = (changed, *reasons)
+    return (Verdict.STALE if reasons else Verdict.FRESH), reasons
+
+
+def _failed(
+    facts: TargetFacts, failure: Failure, reasons: tuple[Reason, ...], now: float, *, retry: bool
+) -> Decision:
+    due = retry_at(failure)
+    reasons = (_failure_reason(failure), *reasons)
+    # A clock that was set back must not postpone a retry by more than the wait itself.
+    if retry or (due is not None and not failure.at <= now < due):
+        return _decision(facts, Verdict.FAILED, Action.BUILD, reasons)
+    return _decision(facts, Verdict.FAILED, Action.WAIT, reasons, not_before=due)
+
+
+def _unanswered(facts: TargetFacts, now: float) -> Decision:
+    failure = facts.failure
+    reasons = () if failure is None else (_failure_reason(failure),)
+    # Not postponed by a clock that was set back, either.
+    due = None if failure is None else retry_at(failure)
+    return _decision(
+        facts,
+        Verdict.FAILED,
+        Action.WAIT,
+        reasons,
+        not_before=due if due is None else max(due, now),
+    )
+
+
+def _failure_reason(failure: Failure) -> Reason:
+    return Reason(kind=failure.kind, detail=failure.message)
+
+
+def _decision(
+    facts: TargetFacts,
+    verdict: Verdict,
+    action: Action,
+    reasons: tuple[Reason, ...] = (),
+    not_before: float | None = None,
+) -> Decision:
+    return Decision(
+        target=facts.target,
+        environment=facts.environment,
+        verdict=verdict,
+        action=action,
+        reasons=reasons,
+        priority=facts.priority,
+        not_before=not_before,
+    )

@@ -1,0 +1,104 @@
+"""Everything that the commands share: configuration, store, state and what works on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from preheat.errors import StoreError
+from preheat.store import DiskStore, build_lock, copy_package
+from preheatd.builds import Builder
+from preheatd.dispatch import Order
+from preheatd.inventory import Inventory, Survey
+from preheatd.outcome import BuildRequest, Outcome
+from preheatd.owned import sweep
+from preheatd.roots import source_files
+from preheatd.state import State, state_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from preheat.manifest import Manifest
+    from preheatd import events
+    from preheatd.config import Config
+    from preheatd.plan import Decision, TargetFacts
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """One configuration, opened."""
+
+    config: Config
+    store: DiskStore
+    state: State
+    inventory: Inventory
+
+    def with_config(self, config: Config) -> Project:
+        """The same store and state for another configuration."""
+        return dataclasses.replace(self, config=config)
+
+    async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
+        """Build, prove and publish one target."""
+        outcome = await self._builder().build(request, emit)
+        if outcome.failure is not None and outcome.failure.kind == "environment_differs":
+            self.inventory.doubt_environments()
+        return outcome
+
+    def _builder(self) -> Builder:
+        config = self.config
+        return Builder(
+            config=config,
+            state=self.state,
+            check=lambda manifest, target: self.inventory.check(config, manifest, target),
+            publish=self.publish,
+            lock=lambda target, environment: build_lock(config.store, target, environment),
+            expected=self.inventory.environment,
+        )
+
+    def publish(self, staging: Path, manifest: Manifest) -> None:
+        """Copy a proven package from a staging store and point its ref to it."""
+        copy_package(DiskStore(staging), self.store, manifest)
+        self.store.publish(manifest)
+
+    def orders(self, survey: Survey, decisions: Iterable[Decision]) -> list[Order]:
+        """What the dispatcher needs to carry out these decisions."""
+        targets = {target.name: target for target in self.config.targets}
+        found = ((targets[one.target], survey.of(one.target)) for one in decisions)
+        return [
+            Order(
+                request=BuildRequest(
+                    target=target, environment=facts.environment, device=facts.device
+                ),
+                facts=facts,
+                known=self._known(facts),
+            )
+            for target, facts in found
+        ]
+
+    def _known(self, facts: TargetFacts) -> frozenset[str]:
+        if facts.manifest is None:
+            return frozenset()
+        return source_files(self.config.project, facts.manifest.sources)
+
+
+def open_project(config: Config, *, create: bool) -> Project:
+    """Open the store and the state directory.
+
+    ``create`` makes the store and cleans up after dead builds; without it the store is only read.
+    Raises ``StoreError``, ``UntrustedStoreError``.
+    """
+    store = DiskStore(config.store, create=create)
+    state = State(state_path(config.store, os.environ))
+    try:
+        state.prepare()
+    except StoreError:
+        # To look is possible without a place for notes; to build is not.
+        if create:
+            raise
+    if create:
+        sweep(state.work)
+        sweep(state.daemons)
+        store.sweep_temporary()
+    return Project(config, store, state, Inventory(store, state))

@@ -1,0 +1,214 @@
+"""What a person sees: tables, a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from preheat.verdict import Verdict
+from preheatd import events
+from preheatd.answers import form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console, RenderableType
+
+    from preheat.verdict import Reason
+    from preheatd.owned import Owner
+    from preheatd.plan import Decision, Plan
+    from preheatd.state import Failure
+    from preheatd.status import TargetStatus
+    from preheatd.warming import Warmed
+
+STYLES = {
+    Verdict.FRESH: "green",
+    Verdict.STALE: "yellow",
+    Verdict.MISSING: "yellow",
+    Verdict.BUILDING: "cyan",
+    Verdict.FAILED: "red",
+    Verdict.UNTRUSTED: "bold red",
+}
+_REASONS_SHOWN = 3
+_REFRESH_PER_SECOND = 8
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """One line a target: verdict, action, why."""
+    table = _table("target", "verdict", "action", "why")
+    for one in plan.decisions:
+        table.add_row(one.target, _verdict(one.verdict), str(one.action), _why(one.reasons))
+    console.print(table)
+
+
+def print_warmed(console: Console, warmed: Iterable[Warmed]) -> None:
+    """One line a target: what was done and how it ended; then the failures in full."""
+    table = _table("target", "verdict", "result", "seconds", "form", "max error")
+    failures = []
+    for one in warmed:
+        proof = one.manifest.proof if one.manifest else None
+        table.add_row(
+            one.decision.target,
+            _verdict(one.decision.verdict),
+            one.result,
+            f"{one.seconds:.1f}" if one.seconds else "",
+            form_of(one.manifest) or "",
+            f"{proof.max_error:.2g}" if proof else "",
+        )
+        if one.failure is not None:
+            failures.append((one.decision.target, one.failure))
+    console.print(table)
+    for name, failure in failures:
+        print_failure(console, name, failure)
+
+
+def print_status(
+    console: Console, targets: Iterable[TargetStatus], daemons: tuple[Owner, ...], store: str
+) -> None:
+    """Store, daemon, one line a target, then each failure with the end of its log."""
+    console.print(f"store   {escape(store)}", highlight=False)
+    running = ", ".join(f"process {owner.pid} since {owner.started_at}" for owner in daemons)
+    console.print(f"daemon  {running or 'not running'}", highlight=False)
+    table = _table("target", "verdict", "form", "built", "why")
+    targets = tuple(targets)
+    for one in targets:
+        built = one.manifest.build.started_at if one.manifest else ""
+        why = _why(one.decision.reasons)
+        verdict = _verdict(one.decision.verdict)
+        table.add_row(one.decision.target, verdict, form_of(one.manifest) or "", built, why)
+    console.print(table)
+    for one in targets:
+        if one.failure is not None:
+            print_failure(console, one.decision.target, one.failure, one.log)
+
+
+def print_explanation(console: Console, target: TargetStatus) -> None:
+    """Everything about one target."""
+    decision = target.decision
+    console.print(Text.assemble((f"{decision.target}: ", "bold"), _verdict(decision.verdict)))
+    console.print(f"  factory      {escape(target.factory)}", highlight=False)
+    console.print(f"  environment  {decision.environment or 'unknown'}", highlight=False)
+    console.print(f"  action       {decision.action}", highlight=False)
+    for reason in decision.reasons:
+        console.print(f"  because      {escape(str(reason))}", highlight=False)
+    manifest = target.manifest
+    if manifest is not None:
+        modules, data = len(manifest.sources.modules), len(manifest.sources.data_files)
+        console.print(f"  built        {manifest.build.started_at}", highlight=False)
+        console.print(f"  depends on   {modules} modules, {data} data files", highlight=False)
+    if target.failure is not None:
+        print_failure(console, decision.target, target.failure, target.log)
+
+
+def print_failure(console: Console, name: str, failure: Failure, log: str = "") -> None:
+    """What went wrong, why, and what to do."""
+    console.print(Text.assemble((f"{name}: ", "bold"), (failure.message, "red")))
+    for reason in failure.reasons:
+        console.print(f"  {escape(str(reason))}", highlight=False)
+    if failure.remedy:
+        console.print(f"  {escape(failure.remedy)}", highlight=False)
+    for line in log.splitlines():
+        console.print(f"  | {escape(line)}", highlight=False, style="dim")
+
+
+class PlainReport:
+    """Prints each event as a line. For logs and for terminals that cannot be drawn on."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def emit(self, event: events.Event) -> None:
+        """Print it, unless it says only that nothing special happened."""
+        if event.action != events.CHANGED:
+            self._console.print(escape(str(event)), highlight=False, soft_wrap=True)
+
+    def planned(self, plan: Plan) -> None:
+        """Plans are not printed: what follows from them is."""
+
+
+@dataclasses.dataclass
+class _Build:
+    started: float
+    phase: str = "start"
+
+
+class LiveReport:
+    """Draws the targets and what happens to each, and prints problems and results above."""
+
+    def __init__(self, console: Console) -> None:
+        self._decisions: tuple[Decision, ...] = ()
+        self._builds: dict[str, _Build] = {}
+        self._console = console
+        self._live = Live(
+            console=console, get_renderable=self._draw, refresh_per_second=_REFRESH_PER_SECOND
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def emit(self, event: events.Event) -> None:
+        """Take it into the picture."""
+        name = event.target or ""
+        if event.action == events.BUILD_STARTED:
+            self._builds[name] = _Build(time.monotonic())
+        elif event.action == events.BUILD_PHASE and name in self._builds:
+            self._builds[name].phase = event.phase or ""
+        elif event.action not in (events.CHANGED, events.BUILD_QUEUED):
+            self._builds.pop(name, None)
+            style = "red" if event.is_problem else ""
+            self._console.print(escape(str(event)), style=style, highlight=False)
+
+    def planned(self, plan: Plan) -> None:
+        """Show this plan from now on."""
+        self._decisions = plan.decisions
+
+    def _draw(self) -> RenderableType:
+        table = _table("target", "verdict", "", "why")
+        shown = {one.target for one in self._decisions}
+        for one in self._decisions:
+            verdict = Verdict.BUILDING if one.target in self._builds else one.verdict
+            activity = self._activity(one.target)
+            table.add_row(one.target, _verdict(verdict), activity, _why(one.reasons))
+        for name in self._builds.keys() - shown:
+            table.add_row(name, _verdict(Verdict.BUILDING), self._activity(name), Text(""))
+        return table
+
+    def _activity(self, name: str) -> RenderableType:
+        build = self._builds.get(name)
+        if build is None:
+            return Text("")
+        return Spinner("dots", text=f"{build.phase} {time.monotonic() - build.started:.0f} s")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold" if name == "why" else "ellipsis")
+    return table
+
+
+def _verdict(verdict: Verdict) -> Text:
+    return Text(str(verdict), style=STYLES[verdict])
+
+
+def _why(reasons: tuple[Reason, ...]) -> Text:
+    shown = "; ".join(str(reason) for reason in reasons[:_REASONS_SHOWN])
+    more = len(reasons) - _REASONS_SHOWN
+    return Text(f"{shown}; and {more} more" if more > 0 else shown)

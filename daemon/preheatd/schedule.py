@@ -1,0 +1,89 @@
+"""When builds start, stop and are tried again: pure decisions over data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from preheatd.state import Failure
+
+BACKOFF_FIRST_SECONDS = 5.0
+BACKOFF_LONGEST_SECONDS = 600.0
+HELD_RETRY_SECONDS = 2.0
+
+# A build whose relevance to an edit is only guessed is ended this often in a row, then left to finish:
+# else a target next to busily edited files would never be built.
+MAX_GUESSED_STOPS = 3
+
+# A build that changes its own sources would be found superseded for ever.
+MAX_SUPERSEDED = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A build that waits or runs. ``order`` is when it was asked for; ``jobs`` as in ``Target``."""
+
+    target: str
+    priority: int = 0
+    order: int = 0
+    jobs: int | None = None
+
+
+def startable(waiting: Iterable[Slot], running: Sequence[Slot], jobs: int) -> tuple[Slot, ...]:
+    """Which of those that wait may start now, in this order, next to those that run.
+
+    The highest priority first, then the first asked for. One whose own limit does not allow it now
+    also holds back those behind it, so that it gets its turn.
+    """
+    chosen: list[Slot] = []
+    active = list(running)
+    for slot in sorted(waiting, key=lambda one: (-one.priority, one.order)):
+        limit = min([jobs, *(one.jobs for one in (*active, slot) if one.jobs is not None)])
+        if len(active) >= limit:
+            break
+        active.append(slot)
+        chosen.append(slot)
+    return tuple(chosen)
+
+
+def backoff_seconds(attempts: int) -> float:
+    """How long to wait after so many failures in a row."""
+    return float(min(BACKOFF_LONGEST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(attempts - 1, 30)))
+
+
+def retry_at(failure: Failure) -> float | None:
+    """When a failed target is tried again without an edit; None: not at all."""
+    return None if failure.refused else failure.at + backoff_seconds(failure.attempts)
+
+
+def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
+    """The files that were edited, added or removed between two states."""
+    return frozenset(
+        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    )
+
+
+def must_stop(changed: frozenset[str], known: frozenset[str], guessed_stops: int) -> bool:
+    """Whether a running build is to be ended because these files changed since it started.
+
+    ``known``: the files that the target is known to depend on, from its last package; empty for a
+    target without one, for which any change is taken as relevant for a while. What this misses is
+    found before publishing.
+    """
+    if known:
+        return bool(changed & known)
+    return bool(changed) and guessed_stops < MAX_GUESSED_STOPS
+
+
+def next_failure_tried(before: str, after: str, moving: int) -> tuple[tuple[str, ...], int]:
+    """Which sources states a failure stands for, and how often in a row they moved during a build.
+
+    An edit that came during the build counts as untried, so the target is built again at once. But
+    files that every build changes are not edits.
+    """
+    if before == after:
+        return (before,), 0
+    return ((before, after) if moving + 1 >= MAX_SUPERSEDED else (before,)), moving + 1

@@ -1,0 +1,265 @@
+"""The daemon: watches, plans again after every change, and keeps every target warm.
+
+A group of named tasks. Everything that happens (an event, a finished build, a timer, an overflow)
+leads to the same step: look at the outside world, make the plan, carry it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from preheat.errors import PreheatError
+from preheat.verdict import Verdict
+from preheatd import events, owned, schedule, settle
+from preheatd.clock import utc_now
+from preheatd.config import load_config
+from preheatd.dispatch import Dispatcher
+from preheatd.plan import Plan, make_plan
+from preheatd.roots import watched_roots
+from preheatd.signals import on_stop_signals
+from preheatd.watch import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from preheat.verdict import Reason
+    from preheatd.config import Config
+    from preheatd.inventory import Survey
+    from preheatd.outcome import BuildRequest, Outcome
+    from preheatd.project import Project
+    from preheatd.roots import Root
+
+# Notifications may be lost; nothing stays stale for longer than this.
+RESCAN_SECONDS = 60.0
+TROUBLE_RETRY_SECONDS = 10.0
+HELD_LONGEST_SECONDS = 30.0
+MIN_PAUSE_SECONDS = 0.05
+
+
+class _Stop(Exception):
+    """Ends the task group."""
+
+
+class Service:
+    """The daemon of one project. ``planned`` is told each plan, for displays."""
+
+    def __init__(
+        self,
+        project: Project,
+        emit: events.Emit = events.log_event,
+        *,
+        planned: Callable[[Plan], None] = lambda plan: None,
+        watcher: Callable[[events.Emit, tuple[str, ...]], Watcher] | None = None,
+        rescan_seconds: float = RESCAN_SECONDS,
+    ) -> None:
+        self._project = project
+        self._emit = emit
+        self._planned = planned
+        self._make_watcher = watcher or _watcher
+        self._rescan_seconds = rescan_seconds
+        self._wanted = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._armed: tuple[Root, ...] | None = None
+        self._config_text = b""
+        self._held = 0
+        self._blocked: dict[str, tuple[Reason, ...]] = {}
+        self.ready = asyncio.Event()
+
+    def stop(self, _signal: object = None) -> None:
+        """Ask for a graceful end: running builds are ended, nothing that is published is lost."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until ``stop`` or a stop signal. Raises what makes the start impossible."""
+        project = self._project
+        self._config_text = _read(project.config)
+        ignored = (str(project.config.store), str(project.state.path))
+        self._watcher = self._make_watcher(self._emit, ignored)
+        self._dispatcher = Dispatcher(
+            self._build,
+            project.state,
+            jobs=project.config.jobs,
+            emit=self._emit,
+            finished=self._finished,
+            sources_state=self._sources_state,
+        )
+        owner = owned.Owner(
+            pid=os.getpid(),
+            purpose="daemon",
+            started_at=utc_now(),
+        )
+        try:
+            with owned.OwnedDirectory(project.state.daemons, owner), on_stop_signals(self.stop):
+                await self._run_tasks()
+        finally:
+            await self._watcher.close()
+
+    async def _run_tasks(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch(), name="watch")
+                group.create_task(self._keep_planning(), name="plan")
+                group.create_task(self._dispatcher.run(), name="builds")
+                group.create_task(self._wait_for_stop(), name="stop")
+        except* _Stop:
+            pass
+        except* (PreheatError, OSError) as troubles:
+            # One error for the person who started it, not a group.
+            raise troubles.exceptions[0] from None
+
+    async def _wait_for_stop(self) -> None:
+        await self._stopping.wait()
+        self._emit(events.Event(action=events.STOPPING))
+        raise _Stop
+
+    async def _watch(self) -> None:
+        while True:
+            await self._watcher.wait()
+            await self._settle()
+            hints = self._watcher.take()
+            if hints.rescan or not self._watcher.is_alive or self._watcher.moved_roots(hints.paths):
+                self._armed = None
+            if hints.paths:
+                self._emit(events.Event(action=events.CHANGED, detail=_count(len(hints.paths))))
+            self._wanted.set()
+
+    async def _settle(self) -> None:
+        while True:
+            locked = await asyncio.to_thread(self._is_locked)
+            wait = settle.seconds_to_wait(self._watcher.burst(), time.monotonic(), locked=locked)
+            if wait <= 0:
+                return
+            await asyncio.sleep(wait)
+
+    def _is_locked(self) -> bool:
+        """Whether version control is rewriting files, in the project or a directory above it."""
+        project = self._project.config.project
+        return any(
+            (place / name).exists()
+            for place in (project, *project.parents)
+            for name in settle.LOCK_FILES
+        )
+
+    async def _keep_planning(self) -> None:
+        while True:
+            wait = await self._plan_once()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            if not self._watcher.is_alive:
+                self._armed = None
+
+    async def _plan_once(self) -> float:
+        """Make and apply a plan; says how long to wait for the next one if nothing happens."""
+        try:
+            plan = await self._replan()
+        except (PreheatError, OSError) as error:
+            # While starting, whoever started us wants to know. Later, trouble may pass.
+            if not self.ready.is_set():
+                raise
+            self._emit(events.Event(action=events.UNEXPECTED, detail=str(error)))
+            return TROUBLE_RETRY_SECONDS
+        if not self.ready.is_set():
+            self.ready.set()
+            count = _count(len(self._project.config.targets), "target")
+            self._emit(events.Event(action=events.READY, detail=f"keeping {count} warm"))
+        return self._seconds_to_next(plan)
+
+    def _seconds_to_next(self, plan: Plan) -> float:
+        waits = [self._rescan_seconds]
+        due = plan.next_retry()
+        if due is not None:
+            waits.append(max(MIN_PAUSE_SECONDS, due - time.time()))
+        building = {one.target for one in plan.decisions if one.verdict is Verdict.BUILDING}
+        if building - self._dispatcher.running:
+            # Another process builds it and does not tell us when it is done.
+            waits.append(schedule.HELD_RETRY_SECONDS)
+        return min(waits)
+
+    async def _replan(self) -> Plan:
+        await self._reload_config()
+        survey = await self._survey()
+        roots = await asyncio.to_thread(watched_roots, self._project.config, survey.roots)
+        if roots != self._armed:
+            await self._watcher.arm(roots)
+            self._armed = roots
+            # Only what is read after the watch is armed cannot be missed.
+            survey = await self._survey()
+        plan = make_plan(survey.facts, time.time())
+        self._dispatcher.stop_superseded({facts.target: facts for facts in survey.facts})
+        self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build()))
+        self._tell_blocked(plan)
+        self._planned(plan)
+        return plan
+
+    def _tell_blocked(self, plan: Plan) -> None:
+        """Say which targets cannot even be tried; once, until that changes."""
+        blocked = {
+            one.target: one.reasons
+            for one in plan.decisions
+            if one.verdict is Verdict.UNTRUSTED or not one.environment
+        }
+        for target, reasons in blocked.items():
+            if self._blocked.get(target) != reasons:
+                event = events.Event(action=events.TARGET_BLOCKED, target=target, reasons=reasons)
+                self._emit(event)
+        self._blocked = blocked
+
+    async def _survey(self) -> Survey:
+        return await self._project.inventory.survey(self._project.config)
+
+    async def _reload_config(self) -> None:
+        config = self._project.config
+        text = await asyncio.to_thread(_read, config)
+        if text == self._config_text:
+            return
+        self._config_text = text
+        try:
+            new = await asyncio.to_thread(load_config, config.file)
+        except PreheatError as error:
+            detail = f"{error} The configuration from before stays in force."
+            self._emit(events.Event(action=events.CONFIG_REFUSED, detail=detail))
+            return
+        if new.store != config.store:
+            detail = f"{config.file}: `store` takes effect after a restart."
+            self._emit(events.Event(action=events.CONFIG_REFUSED, detail=detail))
+            return
+        self._project = self._project.with_config(new)
+        self._dispatcher.jobs = new.jobs
+        self._emit(events.Event(action=events.CONFIG_RELOADED, detail=str(config.file)))
+
+    async def _build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
+        return await self._project.build(request, emit)
+
+    async def _sources_state(self, target: str) -> str:
+        survey = await self._survey()
+        return next((one.sources_state for one in survey.facts if one.target == target), "")
+
+    def _finished(self, outcome: Outcome) -> None:
+        if outcome.result == "held":
+            wait = min(schedule.HELD_RETRY_SECONDS * 2.0**self._held, HELD_LONGEST_SECONDS)
+            self._held = min(self._held + 1, 10)
+            asyncio.get_running_loop().call_later(wait, self._wanted.set)
+            return
+        self._held = 0
+        self._wanted.set()
+
+
+def _watcher(emit: events.Emit, ignored: tuple[str, ...]) -> Watcher:
+    return Watcher(emit, ignored=ignored)
+
+
+def _read(config: Config) -> bytes:
+    try:
+        return config.file.read_bytes()
+    except OSError:
+        return b""
+
+
+def _count(number: int, noun: str = "path") -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

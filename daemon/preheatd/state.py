@@ -1,0 +1,174 @@
+"""The state directory: failures, logs, cached answers of interpreters, compiler caches, work in progress.
+
+Everything here can be deleted while nothing runs: it costs time, never a package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from preheat.errors import StoreError
+from preheat.verdict import Reason
+from preheatd import owned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+LOG_TAIL_LINES = 20
+_LOG_TAIL_BYTES = 16 * 1024
+NO_ENVIRONMENT = "none"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last build of a target that failed, until one succeeds.
+
+    ``tried`` holds the sources states (see ``fingerprint.py``) that it stands for: under another
+    state the target is tried again at once. ``attempts`` counts failures in a row. ``at`` is in
+    seconds since the epoch, because it has to outlive the process and the boot.
+    """
+
+    target: str
+    environment: str
+    kind: str
+    message: str
+    remedy: str = ""
+    phase: str = ""
+    exit_code: int = 3
+    refused: bool = False
+    reasons: tuple[Reason, ...] = ()
+    tried: tuple[str, ...] = ()
+    attempts: int = 1
+    moving: int = 0
+    at: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class CompilerCaches:
+    """The directories that one environment's builds share."""
+
+    inductor: Path
+    triton: Path
+    temporary: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The state directory of one project or service."""
+
+    path: Path
+
+    def prepare(self) -> None:
+        """Make the directory, private to its owner. Raises ``StoreError``."""
+        try:
+            for name in ("failures", "logs", "probes", "caches", "work", "daemons"):
+                (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+        except OSError as error:
+            raise StoreError(
+                f"The state directory {self.path} cannot be used: {error.strerror}.",
+                remedy="Set PREHEAT_STATE to a directory that you own.",
+            ) from error
+
+    @property
+    def work(self) -> Path:
+        """Where builds in progress have their directories."""
+        return self.path / "work"
+
+    @property
+    def daemons(self) -> Path:
+        """Where running daemons register."""
+        return self.path / "daemons"
+
+    def log(self, target: str, environment: str) -> Path:
+        """The log of the last build of a target."""
+        return self.path / "logs" / f"{target}@{environment or NO_ENVIRONMENT}.log"
+
+    def log_tail(self, target: str, environment: str, lines: int = LOG_TAIL_LINES) -> str:
+        """The last lines of that log; empty when there is none."""
+        try:
+            with self.log(target, environment).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _LOG_TAIL_BYTES))
+                text = file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def failure(self, target: str, environment: str) -> Failure | None:
+        """The remembered failure, or None; a damaged record counts as none."""
+        return read_record(self._failure(target, environment), Failure)
+
+    def remember(self, failure: Failure) -> None:
+        """Keep a failure, in the place of the one before."""
+        write_record(self._failure(failure.target, failure.environment), failure)
+
+    def forget(self, target: str, environment: str) -> None:
+        """Drop what is remembered about a target, because it was built."""
+        self._failure(target, environment).unlink(missing_ok=True)
+
+    def probe(self, key: str) -> Path:
+        """Where an interpreter's answer is kept."""
+        return self.path / "probes" / f"{key}.json"
+
+    def caches(self, environment: str) -> CompilerCaches:
+        """The compiler caches of an environment; the directories exist on return."""
+        base = self.path / "caches" / environment
+        caches = CompilerCaches(base / "inductor", base / "triton", base / "tmp")
+        for path in (caches.inductor, caches.triton, caches.temporary):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return caches
+
+    def building(self) -> frozenset[tuple[str, str]]:
+        """(target, environment) of every build that a live process has in progress."""
+        owners = self._owners(self.work)
+        return frozenset((owner.target, owner.environment) for owner in owners)
+
+    def running_daemons(self) -> tuple[owned.Owner, ...]:
+        """The daemons that use this state directory and are alive."""
+        return tuple(self._owners(self.daemons))
+
+    def _failure(self, target: str, environment: str) -> Path:
+        return self.path / "failures" / f"{target}@{environment or NO_ENVIRONMENT}.json"
+
+    @staticmethod
+    def _owners(parent: Path) -> Iterator[owned.Owner]:
+        return owned.live_owners(parent)
+
+
+def state_path(store: Path, environ: Mapping[str, str]) -> Path:
+    """PREHEAT_STATE, the service manager's STATE_DIRECTORY, else a directory inside the store."""
+    if environ.get("PREHEAT_STATE"):
+        return Path(environ["PREHEAT_STATE"]).expanduser().absolute()
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":")[0])
+    return store / "state"
+
+
+def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+    """Read a JSON record; None when it is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Write a JSON record: a reader sees the old one or the new one, whole."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

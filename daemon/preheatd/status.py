@@ -1,0 +1,55 @@
+"""What is known about each target beyond its verdict, for ``status`` and ``explain``."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from preheatd.plan import Decision, make_plan
+
+if TYPE_CHECKING:
+    from preheat.manifest import Manifest
+    from preheatd.plan import Plan, TargetFacts
+    from preheatd.project import Project
+    from preheatd.state import Failure
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetStatus:
+    """One target now. ``log`` is the end of the last build's log, kept for failures."""
+
+    decision: Decision
+    factory: str
+    manifest: Manifest | None
+    failure: Failure | None
+    log: str = ""
+
+
+async def look(project: Project) -> tuple[TargetStatus, ...]:
+    """Look at every target; builds nothing."""
+    survey = await project.inventory.survey(project.config)
+    plan = make_plan(survey.facts, time.time())
+    return await asyncio.to_thread(_statuses, project, plan, survey.facts)
+
+
+async def plan_for(project: Project) -> Plan:
+    """The plan as the daemon would make it now."""
+    survey = await project.inventory.survey(project.config)
+    return make_plan(survey.facts, time.time())
+
+
+def _statuses(
+    project: Project, plan: Plan, facts: tuple[TargetFacts, ...]
+) -> tuple[TargetStatus, ...]:
+    return tuple(
+        TargetStatus(
+            decision=decision,
+            factory=one.factory,
+            manifest=one.manifest,
+            failure=one.failure,
+            log=project.state.log_tail(one.target, one.environment) if one.failure else "",
+        )
+        for decision, one in zip(plan.decisions, facts, strict=True)
+    )

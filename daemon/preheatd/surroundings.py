@@ -1,0 +1,46 @@
+"""The environment variables that a target's processes get: pure functions over mappings."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from preheatd.config import Target
+    from preheatd.state import CompilerCaches
+
+# What the service manager says to the daemon alone.
+_DAEMON_ONLY_PREFIXES = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
+
+
+def target_environment(environ: Mapping[str, str], target: Target, project: Path) -> dict[str, str]:
+    """The daemon's environment, the target's ``env`` over it, and the project importable."""
+    variables = {
+        name: value for name, value in environ.items() if not name.startswith(_DAEMON_ONLY_PREFIXES)
+    }
+    variables.update(target.env)
+    entries = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if str(project) not in entries:
+        entries.insert(0, str(project))
+    variables["PYTHONPATH"] = os.pathsep.join(entries)
+    return variables
+
+
+def search_path(variables: Mapping[str, str], project: Path, cwd: Path) -> tuple[str, ...]:
+    """The directories of PYTHONPATH that modules are found in after the project, absolute."""
+    entries = variables.get("PYTHONPATH", "").split(os.pathsep)
+    found = (os.path.normpath(cwd / entry) for entry in entries if entry)
+    return tuple(dict.fromkeys(entry for entry in found if entry != str(project)))
+
+
+def with_caches(variables: Mapping[str, str], caches: CompilerCaches) -> dict[str, str]:
+    """The same with a compiler's caches. TMPDIR is one of them: the precompiled header follows it."""
+    return {
+        **variables,
+        "TORCHINDUCTOR_CACHE_DIR": str(caches.inductor),
+        "TRITON_CACHE_DIR": str(caches.triton),
+        "TMPDIR": str(caches.temporary),
+    }

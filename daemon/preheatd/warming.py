@@ -1,0 +1,141 @@
+"""``warm``: builds what is not fresh, then ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Literal
+
+from preheat.errors import BusyError, UntrustedStoreError, WaitTimeoutError
+from preheat.verdict import Verdict
+from preheatd.dispatch import Dispatcher
+from preheatd.plan import Action, Decision, make_plan
+
+if TYPE_CHECKING:
+    from preheat.manifest import Manifest
+    from preheatd import events
+    from preheatd.dispatch import Order
+    from preheatd.inventory import Survey
+    from preheatd.outcome import Outcome
+    from preheatd.project import Project
+    from preheatd.state import Failure
+
+Result = Literal["built", "held", "failed", "skipped"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Warmed:
+    """One target after ``warm``. ``decision`` has the reasons from before and the verdict now.
+
+    ``manifest`` is that of the package that is in the store now, if that one is good.
+    """
+
+    decision: Decision
+    result: Result
+    seconds: float = 0.0
+    manifest: Manifest | None = None
+    failure: Failure | None = None
+    holder: str = ""
+
+
+class _Warming:
+    """Builds orders and collects outcomes; what was superseded is built again."""
+
+    def __init__(self, project: Project, survey: Survey, emit: events.Emit) -> None:
+        self._project = project
+        self._survey = survey
+        self._orders: dict[str, Order] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        self._dispatcher = Dispatcher(
+            project.build,
+            project.state,
+            jobs=project.config.jobs,
+            emit=emit,
+            finished=self._finished,
+        )
+
+    async def run(self, decisions: tuple[Decision, ...]) -> None:
+        orders = self._project.orders(self._survey, decisions)
+        self._orders = {order.name: order for order in orders}
+        self._dispatcher.replace_waiting(orders)
+        await self._dispatcher.run(until_idle=True)
+
+    def _finished(self, outcome: Outcome) -> None:
+        if outcome.result == "superseded":
+            self._dispatcher.add(self._orders[outcome.target])
+        else:
+            self.outcomes[outcome.target] = outcome
+
+
+async def warm(project: Project, emit: events.Emit) -> tuple[Warmed, ...]:
+    """Build what is not fresh, failures of earlier times included, and say how that went.
+
+    Targets that another process builds are tried and then reported as held.
+    """
+    survey = await project.inventory.survey(project.config)
+    plan = make_plan(survey.facts, time.time(), retry=True)
+    wanted = tuple(
+        one
+        for one in plan.decisions
+        if one.action is Action.BUILD or one.verdict is Verdict.BUILDING
+    )
+    warming = _Warming(project, survey, emit)
+    await warming.run(wanted)
+    return tuple(
+        _warmed(decision, survey, warming.outcomes.get(decision.target))
+        for decision in plan.decisions
+    )
+
+
+def _warmed(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warmed:
+    facts = survey.of(decision.target)
+    if outcome is None:
+        # Fresh, not to be trusted, or without an environment to build for.
+        fresh = decision.verdict is Verdict.FRESH
+        failed = decision.verdict is Verdict.FAILED
+        return Warmed(
+            decision=decision,
+            result="failed" if failed else "skipped",
+            manifest=facts.manifest if fresh else None,
+            failure=facts.failure if failed else None,
+        )
+    verdicts = {"built": Verdict.FRESH, "held": Verdict.BUILDING}
+    result: Result = "failed"
+    if outcome.result in ("built", "held"):
+        result = outcome.result
+    return Warmed(
+        decision=_with_verdict(decision, verdicts.get(outcome.result, Verdict.FAILED)),
+        result=result,
+        seconds=outcome.seconds,
+        manifest=outcome.manifest,
+        failure=outcome.failure,
+        holder=outcome.holder,
+    )
+
+
+def _with_verdict(decision: Decision, verdict: Verdict) -> Decision:
+    action = Action.WAIT if verdict is Verdict.BUILDING else Action.BUILD
+    return Decision(
+        target=decision.target,
+        environment=decision.environment,
+        verdict=verdict,
+        action=action,
+        reasons=decision.reasons,
+        priority=decision.priority,
+    )
+
+
+def exit_code(warmed: tuple[Warmed, ...]) -> int:
+    """0 when all are fresh, else the code of the worst: untrusted, failed, timed out, held."""
+    if any(one.decision.verdict is Verdict.UNTRUSTED for one in warmed):
+        return UntrustedStoreError.exit_code
+    codes = {
+        one.failure.exit_code if one.failure else 3 for one in warmed if one.result == "failed"
+    }
+    if UntrustedStoreError.exit_code in codes:
+        return UntrustedStoreError.exit_code
+    if codes - {WaitTimeoutError.exit_code}:
+        return 1 if codes == {1} else 3
+    if codes:
+        return WaitTimeoutError.exit_code
+    return BusyError.exit_code if any(one.result == "held" for one in warmed) else 0

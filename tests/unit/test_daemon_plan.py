@@ -1,0 +1,193 @@
+"""The plan: facts in, verdict and action out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from preheat.manifest import (
+    BuildRecord,
+    Environment,
+    Form,
+    Manifest,
+    Proof,
+    Settings,
+    Sources,
+    SpecRecord,
+)
+from preheat.verdict import Reason, Verdict
+from preheatd.plan import Action, TargetFacts, decide, make_plan
+from preheatd.state import Failure
+
+PROOF = Proof(
+    frames_compiled=0, max_error=0.0, examples=1, against="eager", seconds=0.1, load_seconds=0.1
+)
+PACKAGE = Manifest(
+    target="encoder",
+    factory="app:encoder",
+    environment=Environment(
+        python="3",
+        abi="",
+        platform="",
+        torch="2",
+        torch_git="",
+        triton=None,
+        cuda=None,
+        driver=None,
+        device="cpu",
+        gpus=(),
+        cpu_isa="",
+        cpu_count=1,
+        variables={},
+    ),
+    settings=Settings(threads=1, default_dtype="", matmul_precision="", configuration={}),
+    spec=SpecRecord(
+        grad=False,
+        backward=False,
+        mode=None,
+        dynamic=None,
+        fullgraph=False,
+        backend="inductor",
+        options={},
+        examples=1,
+    ),
+    sources=Sources(),
+    live=(),
+    forms=(Form(kind="dynamo", format=1, objects=()),),
+    build=BuildRecord(preheat="0", started_at="now", seconds={}, graphs=1, kernels=0),
+    proof=PROOF,
+)
+EDITED = Reason(kind="module_edited", file="app/encoder.py")
+NOW = 1000.0
+FACTS = TargetFacts(
+    target="encoder",
+    factory="app:encoder",
+    environment="e" * 32,
+    manifest=PACKAGE,
+    sources_state="state one",
+)
+
+
+def failure(**fields: object) -> Failure:
+    values: dict[str, object] = {
+        "target": "encoder",
+        "environment": "e" * 32,
+        "kind": "target",
+        "message": "The factory raised.",
+        "tried": ("state one",),
+        "at": NOW - 1,
+    }
+    return Failure(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def verdict(**changes: object) -> tuple[Verdict, Action, list[str]]:
+    decision = decide(dataclasses.replace(FACTS, **changes), NOW)  # type: ignore[arg-type]
+    return decision.verdict, decision.action, [reason.kind for reason in decision.reasons]
+
+
+def test_an_unchanged_package_is_fresh() -> None:
+    assert verdict() == (Verdict.FRESH, Action.NONE, [])
+
+
+def test_a_package_may_be_missing() -> None:
+    assert verdict(manifest=None) == (Verdict.MISSING, Action.BUILD, ["package_missing"])
+    elsewhere = (Reason(kind="environment_differs", symbol="torch"),)
+    missing = (Verdict.MISSING, Action.BUILD, ["environment_differs"])
+    assert verdict(manifest=None, elsewhere=elsewhere) == missing
+
+
+def test_a_damaged_or_unproven_package_is_missing() -> None:
+    damage = (Reason(kind="package_corrupted"),)
+    assert verdict(damage=damage) == (Verdict.MISSING, Action.BUILD, ["package_corrupted"])
+    unproven = dataclasses.replace(FACTS, manifest=_without_proof())
+    assert decide(unproven, NOW).reasons[0].kind == "proof_missing"
+
+
+def _without_proof() -> Manifest:
+    import msgspec
+
+    return msgspec.structs.replace(PACKAGE, proof=None)
+
+
+def test_edits_and_another_factory_make_it_stale() -> None:
+    assert verdict(source_reasons=(EDITED,)) == (Verdict.STALE, Action.BUILD, ["module_edited"])
+    assert verdict(factory="app:other", source_reasons=(EDITED,)) == (
+        Verdict.STALE,
+        Action.BUILD,
+        ["factory_changed", "module_edited"],
+    )
+
+
+def test_what_another_process_builds_is_waited_for() -> None:
+    assert verdict(manifest=None, building=True)[:2] == (Verdict.BUILDING, Action.WAIT)
+    assert verdict(building=True)[:2] == (Verdict.FRESH, Action.NONE)
+
+
+def test_an_untrusted_store_is_never_built_into() -> None:
+    assert verdict(untrusted="writable by everybody") == (
+        Verdict.UNTRUSTED,
+        Action.NONE,
+        ["store_untrusted"],
+    )
+
+
+def test_a_failure_is_not_repeated_before_its_time() -> None:
+    decision = decide(dataclasses.replace(FACTS, manifest=None, failure=failure()), NOW)
+
+    assert (decision.verdict, decision.action) == (Verdict.FAILED, Action.WAIT)
+    assert decision.not_before is not None
+    assert [reason.kind for reason in decision.reasons] == ["target", "package_missing"]
+
+
+def test_a_failure_is_repeated_when_due_or_asked_for() -> None:
+    facts = dataclasses.replace(FACTS, manifest=None, failure=failure())
+    due = decide(facts, NOW).not_before
+    assert due is not None
+
+    assert decide(facts, due).action is Action.BUILD
+    assert decide(facts, NOW, retry=True).action is Action.BUILD
+    assert decide(facts, NOW - 500).action is Action.BUILD  # the clock was set back
+
+
+def test_an_edit_is_tried_at_once() -> None:
+    facts = dataclasses.replace(
+        FACTS, manifest=None, failure=failure(attempts=20), sources_state="state two"
+    )
+    assert decide(facts, NOW).verdict is Verdict.MISSING
+    assert decide(facts, NOW).action is Action.BUILD
+
+
+def test_an_undone_edit_is_fresh_whatever_failed() -> None:
+    assert verdict(failure=failure()) == (Verdict.FRESH, Action.NONE, [])
+
+
+def test_a_refused_program_is_tried_again_only_after_an_edit() -> None:
+    decision = decide(
+        dataclasses.replace(FACTS, manifest=None, failure=failure(refused=True)), 1e12
+    )
+    assert (decision.action, decision.not_before) == (Action.WAIT, None)
+
+
+def test_an_interpreter_that_does_not_answer() -> None:
+    probe = failure(environment="", kind="probe", tried=())
+    assert verdict(environment="", manifest=None, failure=probe) == (
+        Verdict.FAILED,
+        Action.WAIT,
+        ["probe"],
+    )
+
+
+def test_the_plan_sums_up() -> None:
+    waiting = dataclasses.replace(FACTS, target="b", manifest=None, failure=failure())
+    missing = dataclasses.replace(FACTS, target="c", manifest=None)
+    plan = make_plan([FACTS, waiting, missing], NOW)
+
+    assert [one.target for one in plan.decisions] == ["encoder", "b", "c"]
+    assert [one.target for one in plan.to_build()] == ["c"]
+    assert plan.next_retry() == plan.decisions[1].not_before
+    assert not plan.all_fresh
+    assert make_plan([FACTS], NOW).all_fresh
+    assert make_plan([FACTS], NOW).next_retry() is None
+    with pytest.raises(AttributeError):
+        plan.decisions = ()  # type: ignore[misc]

@@ -1,0 +1,112 @@
+"""What a person sees, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from preheat.verdict import Reason, Verdict
+from preheatd import events
+from preheatd.plan import Action, Decision, Plan
+from preheatd.report import LiveReport, PlainReport, print_failure, print_plan
+from preheatd.state import Failure
+
+if TYPE_CHECKING:
+    import pytest
+
+EDITED = Reason(kind="module_edited", file="app/[bold]x.py")
+PLAN = Plan(
+    decisions=(
+        Decision(
+            target="encoder",
+            environment="e",
+            verdict=Verdict.STALE,
+            action=Action.BUILD,
+            reasons=(EDITED,) * 5,
+        ),
+    )
+)
+STORY = [
+    events.Event(action=events.READY, detail="keeping 1 target warm"),
+    events.Event(action=events.CHANGED, detail="1 path"),
+    events.Event(action=events.BUILD_STARTED, target="encoder"),
+    events.Event(action=events.BUILD_STARTED, target="other"),
+    events.Event(action=events.BUILD_PHASE, target="encoder", phase="trace", detail="[1 of 2]"),
+    events.Event(action=events.BUILD_FAILED, target="other", detail="It raised.", seconds=1.25),
+]
+
+
+def output(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=120)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_plan_with_its_reasons() -> None:
+    console = output(terminal=False)
+    print_plan(console, PLAN)
+    assert "STALE" in text(console)
+    assert "module edited: app/[bold]x.py" in text(console)
+    assert "and 2 more" in text(console)
+
+
+def test_plain_lines() -> None:
+    console = output(terminal=False)
+    with PlainReport(console) as report:
+        for event in STORY:
+            report.emit(event)
+        report.planned(PLAN)
+    assert text(console).splitlines() == [
+        "ready - keeping 1 target warm",
+        "encoder: build started",
+        "other: build started",
+        "encoder: build phase trace - [1 of 2]",
+        "other: build failed 1.2 s - It raised.",
+    ]
+
+
+def test_a_live_view() -> None:
+    console = output(terminal=True)
+    with LiveReport(console) as report:
+        report.planned(PLAN)
+        for event in STORY:
+            report.emit(event)
+    assert "It raised." in text(console)
+    assert "trace" in text(console)
+    assert "BUILDING" in text(console)
+
+
+def test_a_failure_in_full() -> None:
+    console = output(terminal=False)
+    failure = Failure(
+        target="encoder",
+        environment="e",
+        kind="target",
+        message="[It] raised.",
+        remedy="Correct [it].",
+        reasons=(EDITED,),
+    )
+    print_failure(console, "encoder", failure, "line [one]\nline two")
+    assert text(console).splitlines() == [
+        "encoder: [It] raised.",
+        "  module edited: app/[bold]x.py",
+        "  Correct [it].",
+        "  | line [one]",
+        "  | line two",
+    ]
+
+
+def test_events_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="preheatd"):
+        for event in STORY:
+            events.log_event(event)
+    levels = {record.levelname for record in caplog.records}
+    assert levels == {"INFO", "WARNING"}
+    (failed,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert failed.__dict__["action"] == events.BUILD_FAILED
