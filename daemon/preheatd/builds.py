@@ -89,11 +89,13 @@ class Builder:
         with owned.OwnedDirectory(self.state.work, owner) as work:
             log_path = self.state.log(request.target.name, request.environment)
             async with BoundedLog(log_path) as log:
-                manifest = await self._within_limit(request, emit, work, log)
-                reasons = await asyncio.to_thread(self.check, manifest, request.target)
-                if reasons:
+                try:
+                    manifest = await self._within_limit(request, emit, work, log)
+                except Superseded as superseded:
                     await log.note("the sources changed during the build; nothing was published")
-                    return dataclasses.replace(outcome, result="superseded", reasons=reasons)
+                    return dataclasses.replace(
+                        outcome, result="superseded", reasons=superseded.reasons
+                    )
                 # A half-made publication is no harm to readers, but a cancelled one would be lost work.
                 await uncancelled(asyncio.to_thread(self.publish, work / "staging", manifest))
         return dataclasses.replace(outcome, result="built", manifest=manifest)
@@ -136,12 +138,25 @@ class Builder:
             raise BuildFailed("no_result", "The build process ended well but built nothing.")
         manifest = heard.built.manifest
         self._accept(request, manifest)
+        await self._still_current(request, manifest)
         # The proof gets none of them, as a worker on another machine would have none.
-        empty = _empty_caches(work / "proof")
-        await stages.run("proof", (*PROOF_ARGUMENTS, str(job_path)), with_caches(variables, empty))
+        empty = with_caches(variables, _empty_caches(work / "proof"))
+        try:
+            await stages.run("proof", (*PROOF_ARGUMENTS, str(job_path)), empty)
+        except BuildFailed:
+            # A proof of edited sources fails by design; that is no fault of the target.
+            await self._still_current(request, manifest)
+            raise
         if heard.proven is None:
             raise BuildFailed("no_proof", "The proof process ended well but proved nothing.")
+        await self._still_current(request, manifest)
         return msgspec.structs.replace(manifest, proof=heard.proven.proof)
+
+    async def _still_current(self, request: BuildRequest, manifest: Manifest) -> None:
+        """Raises ``Superseded`` when the snapshot is not what lies on disk any more."""
+        reasons = await asyncio.to_thread(self.check, manifest, request.target)
+        if reasons:
+            raise Superseded(reasons)
 
     def _job(self, request: BuildRequest, work: Path, variables: Mapping[str, str]) -> Job:
         target, project = request.target, self.config.project
@@ -189,6 +204,14 @@ class Builder:
             },
             Failure,
         )
+
+
+class Superseded(Exception):
+    """Ends a build whose sources changed meanwhile; ``reasons`` say which."""
+
+    def __init__(self, reasons: tuple[Reason, ...]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
 
 
 def differences(expected: Environment, found: Environment) -> tuple[Reason, ...]:

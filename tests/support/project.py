@@ -11,13 +11,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preheat.store import DiskStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from preheat.manifest import Manifest, Ref
 

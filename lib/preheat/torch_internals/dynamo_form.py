@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from preheat.torch_internals import payload as payloads
@@ -54,9 +55,10 @@ def install_dynamo_form(
 
     opened = opener.open(PAYLOAD_NAME)
     try:
-        payload = payloads.parse(opened.read())
+        data = opened.read()
     finally:
         opened.close()
+    payload = payloads.parse(data)
     kernels = {
         name.removeprefix(KERNEL_PREFIX): name
         for name in opener.names()
@@ -64,7 +66,9 @@ def install_dynamo_form(
     }
     loader = KernelLoader(opener.open, kernels)
     program = callable_with_code(fn)
-    installed = install(payload, entry_function(program), loader.answering)
+    installed = install(
+        hashlib.sha256(data).hexdigest(), payload, entry_function(program), loader.answering
+    )
 
     def ask(code: types.CodeType, why: str) -> str:
         return decide(code.co_qualname, why)

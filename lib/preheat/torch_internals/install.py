@@ -8,12 +8,10 @@ none of that.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import pickle
 import re
 import sys
-import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from torch._dynamo.package import SerializedCode, load_guard_manager, load_guard
 from preheat.errors import IncompatibleError
 from preheat.sources.digest import code_digest
 from preheat.torch_internals.guards import CallChecks, add_call_checks, evaluate, holds
+from preheat.torch_internals.installed import Installed, find, lock
 from preheat.torch_internals.state import entered
 from preheat.verdict import Reason
 
@@ -33,106 +32,68 @@ if TYPE_CHECKING:
 
     from preheat.torch_internals.payload import Check, CodeRecord, Payload, Variant
 
-_lock = threading.RLock()
 _call_checks: weakref.WeakKeyDictionary[Any, CallChecks] = weakref.WeakKeyDictionary()
 
 
-@dataclasses.dataclass(eq=False)
-class Installed:
-    """Entries and globals of one installed package. ``uninstall()`` may be called more than once."""
-
-    entries: list[tuple[types.CodeType, Any, types.CodeType]] = dataclasses.field(
-        default_factory=list
-    )
-    scopes: list[tuple[dict[str, Any], str, Any]] = dataclasses.field(default_factory=list)
-    left_to_python: set[types.CodeType] = dataclasses.field(default_factory=set)
-    skipped_variants: list[Reason] = dataclasses.field(default_factory=list)
-
-    def uninstall(self) -> None:
-        """Remove this package's entries; other packages on the same code stay."""
-        from torch._C._dynamo.eval_frame import _load_precompile_entry, _reset_precompile_entries
-
-        with _lock:
-            codes = {id(code): code for code, _, _ in self.entries}
-            if self in _installed:
-                _installed.remove(self)
-            for code in codes.values():
-                _reset_precompile_entries(code)
-                for other in _installed:
-                    for known, manager, compiled in other.entries:
-                        if known is code:
-                            _load_precompile_entry(known, manager, compiled)
-            self.entries.clear()
-            # Globals stay: a call that is under way in another thread still needs them, their
-            # names are this package's own, and another load of it finds the same ones.
-
-
-_installed: list[Installed] = []
-
-
 def install(
+    digest: str,
     payload: Payload,
     main: types.FunctionType,
     answering: Callable[[], AbstractContextManager[None]],
 ) -> Installed:
     """Install every variant for ``main``, the live entry function.
 
+    ``digest`` names the payload: one that is installed on the same code already is shared.
     ``answering()`` is a context that is entered while compiled graphs are restored, so that their
     kernels come from the package.
 
-    Raises ``IncompatibleError`` when the live code is not the code that was built; whatever had been
-    installed is removed. Nested and resume functions come before what calls them, so that a call in
-    another thread never meets a missing name.
+    Raises ``IncompatibleError`` when the live code is not the code that was built; then nothing is
+    installed. Nested and resume functions come before what calls them, so that a call in another
+    thread never meets a missing name.
     """
-    installed = Installed()
-    with _lock:
-        try:
-            prepared = _prepare(payload, main, installed)
-            with answering():
-                for record, code, scope in prepared:
-                    for variant in record.variants:
-                        _restore(payload, variant, code, scope, installed)
-            _publish(installed)
-        except BaseException:
-            installed.uninstall()
-            raise
-    if not installed.entries:
-        raise IncompatibleError(reasons=installed.skipped_variants)
-    return installed
+    with lock:
+        key = (digest, id(main.__code__))
+        if (shared := find(key)) is not None:
+            return shared
+        installed = Installed(key)
+        prepared = [
+            (record, *_code_of(record, main, index == 0, installed))
+            for index, record in enumerate(payload.codes)
+        ]
+        with answering():
+            for record, code, scope in [*prepared[1:], prepared[0]]:
+                for variant in record.variants:
+                    _restore(payload, variant, code, scope, installed)
+        if not installed.entries:
+            raise IncompatibleError(reasons=installed.skipped_variants)
+        installed.publish()
+        return installed
 
 
-def _prepare(
-    payload: Payload, main: types.FunctionType, installed: Installed
-) -> list[tuple[CodeRecord, types.CodeType, dict[str, Any]]]:
-    """Find or make every code object; the target's own comes last."""
-    first, *others = payload.codes
-    prepared = []
-    for record in [*others, first]:
-        scope = main.__globals__ if record is first else vars(import_module(record.module))
-        for alias, module in record.imports:
-            _set(scope, alias, import_module(module), installed)
-        if record is first:
-            code = main.__code__
-        elif record.resume:
-            code = SerializedCode.to_code_object(record.code)
-            _install_resume_function(record, code, scope, installed)
-        else:
-            code = _find_code(record, scope)
-        if not record.resume and code_digest(code) != record.digest:
-            raise IncompatibleError(
-                reasons=[
-                    Reason(
-                        kind="live_code_differs",
-                        file=code.co_filename,
-                        symbol=code.co_qualname,
-                        detail="this process imported another version than the package was built from",
-                    )
-                ]
+def _code_of(
+    record: CodeRecord, main: types.FunctionType, is_main: bool, installed: Installed
+) -> tuple[types.CodeType, dict[str, Any]]:
+    """Find or make the code object of a record, and the globals that it runs in."""
+    scope = main.__globals__ if is_main else vars(import_module(record.module))
+    for alias, module in record.imports:
+        installed.set_global(scope, alias, import_module(module))
+    if record.resume:
+        code = SerializedCode.to_code_object(record.code)
+        for name in record.names:
+            installed.resumes.append((scope, name, _resume_function(code, scope, name)))
+    else:
+        code = main.__code__ if is_main else _find_code(record, scope)
+        if code_digest(code) != record.digest:
+            reason = Reason(
+                kind="live_code_differs",
+                file=code.co_filename,
+                symbol=code.co_qualname,
+                detail="this process imported another version than the package was built from",
             )
-        if not record.variants:
-            installed.left_to_python.add(code)
-        prepared.append((record, code, scope))
-    return prepared
+            raise IncompatibleError(reasons=[reason])
+    if not record.variants:
+        installed.left_to_python.add(code)
+    return code, scope
 
 
 def import_module(name: str) -> types.ModuleType:
@@ -160,28 +121,15 @@ def _is_file_of(main: types.ModuleType, name: str) -> bool:
     return bool(found and found.origin and Path(found.origin).resolve() == Path(file).resolve())
 
 
-def _set(scope: dict[str, Any], name: str, value: Any, installed: Installed) -> None:
-    scope[name] = value
-    installed.scopes.append((scope, name, value))
+def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> Any:
+    """What compiled bytecode calls to go on after a graph break."""
+    if not code.co_freevars:
+        return types.FunctionType(code, scope, name)
 
+    def make(closure: tuple[types.CellType, ...]) -> types.FunctionType:
+        return types.FunctionType(code, scope, name, None, closure)
 
-def _install_resume_function(
-    record: CodeRecord, code: types.CodeType, scope: dict[str, Any], installed: Installed
-) -> None:
-    for name in record.names:
-        if code.co_freevars:
-
-            def make(
-                closure: tuple[types.CellType, ...],
-                _code: types.CodeType = code,
-                _name: str = name,
-            ) -> types.FunctionType:
-                return types.FunctionType(_code, scope, _name, None, closure)
-
-            value: Any = make
-        else:
-            value = types.FunctionType(code, scope, name)
-        _set(scope, name, value, installed)
+    return make
 
 
 _INDEXED = re.compile(r"(\w+)\[(.+)\]$")
@@ -228,23 +176,15 @@ def _restore(
             installed.skipped_variants.append(reason)
             return
         for name in variant.backends:
-            if not _already_there(scope, name, installed):
+            if not installed.has_global(scope, name):
                 restored = _restore_backend(payload, payload.backends[name])
-                _set(scope, name, restored, installed)
+                installed.set_global(scope, name, restored)
         manager = load_guard_manager(state, code, scope)
         if variant.call_checks:
             checks = CallChecks(variant.call_checks, scope)
             _call_checks[manager] = checks
             add_call_checks(manager, checks)
     installed.entries.append((code, manager, SerializedCode.to_code_object(variant.code)))
-
-
-def _already_there(scope: dict[str, Any], name: str, installed: Installed) -> bool:
-    return any(
-        known is scope and known_name == name
-        for other in (*_installed, installed)
-        for known, known_name, _ in other.scopes
-    )
 
 
 def _guards_state(pickled: bytes) -> Any:
@@ -319,11 +259,3 @@ def check_that_failed(manager: Any, local_scope: Any) -> str | None:
     checks = _call_checks.get(manager)
     failed = checks.failed(local_scope) if checks is not None else None
     return f"{failed.expression} is not {describe(failed)}" if failed is not None else None
-
-
-def _publish(installed: Installed) -> None:
-    from torch._C._dynamo.eval_frame import _load_precompile_entry
-
-    _installed.append(installed)
-    for code, manager, compiled in installed.entries:
-        _load_precompile_entry(code, manager, compiled)

@@ -1,0 +1,28 @@
+"""Fixtures that cost minutes, made once for all tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.project import Project
+from support.zoo import FILES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiler caches that all projects of a session share, so that each kernel compiles once."""
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+    """Many kinds of targets, warmed. Tests only load from it; they never edit it."""
+    project = Project(tmp_path_factory.mktemp("zoo") / "project", FILES, caches)
+    done = project.preheat("warm", "--json")
+    assert done.code == 0, done.out + done.err
+    return project

@@ -1,0 +1,192 @@
+"""Edits before, during and after a build, with real builds and real workers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.project import Project, until
+from support.small import FILES, WORKER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def project(tmp_path: Path, caches: Path) -> Project:
+    return Project(tmp_path / "project", FILES, caches)
+
+
+class Gates:
+    """Holds a build up at a place, from outside."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+
+    def close(self, name: str) -> None:
+        (self.folder / f"{name}.closed").touch()
+
+    def reached(self, name: str) -> bool:
+        return (self.folder / f"{name}.reached").exists()
+
+    def open(self, name: str) -> None:
+        (self.folder / f"{name}.closed").unlink()
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Gates:
+    return Gates(tmp_path / "gates")
+
+
+@contextlib.contextmanager
+def running(project: Project, *words: str, gates: Gates) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "preheatd", *words],
+        cwd=project.root,
+        env={**project.environment, "TEST_GATES": str(gates.folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.mark.parametrize("place", ["constructing", "called"])
+def test_an_edit_during_a_build_never_publishes_old_code(
+    project: Project, gates: Gates, place: str
+) -> None:
+    """``constructing``: imported, then edited; ``called``: traced and compiled, then edited."""
+    gates.close(place)
+    with running(project, "warm", "--json", gates=gates) as warm:
+        until(lambda: gates.reached(place) or warm.poll() is not None, "held up")
+        assert warm.poll() is None, warm.communicate()
+        project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 5.0")
+        gates.open(place)
+        out, err = warm.communicate(timeout=400)
+    assert warm.returncode == 0, out + err
+    done = project.python(WORKER)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert answer["right"]
+    assert answer["last"] == pytest.approx(5.0 * math.sin(1.0) + 1, abs=1e-5)
+    assert answer["frames_compiled"] == 0
+
+
+def test_while_it_is_watched_an_edit_becomes_a_package_and_a_comment_becomes_nothing(
+    project: Project,
+) -> None:
+    assert project.preheat("warm").code == 0
+    before = project.generation("program")
+    with project.serving("--json") as daemon:
+        project.edit("app/model.py", "# a comment", "# another comment,\n    # of two lines")
+        project.edit("app/warm.py", 'gate("constructing")', 'gate(  "constructing"  )')
+        until(lambda: daemon.text().count('"plan_made"') >= 2, "planned again", seconds=60)
+        assert project.preheat("plan").code == 0
+        assert project.generation("program") == before
+        assert "build_started" not in daemon.text()
+
+        project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 3.0")
+        until(lambda: project.generation("program") > before, "rebuilt")
+    done = project.python(WORKER)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert answer["right"]
+    assert answer["last"] == pytest.approx(3.0 * math.sin(1.0) + 1, abs=1e-5)
+    assert answer["frames_compiled"] == 0
+
+
+def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) -> None:
+    script = """
+        import json, pathlib, subprocess, sys, torch, preheat
+        from app import model
+
+        path = pathlib.Path("app/model.py")
+        path.write_text(path.read_text().replace("FACTOR = 2.0", "FACTOR = 4.0")
+                        .replace("+ 1", "+ 2"))
+        warm = subprocess.run([sys.executable, "-m", "preheatd", "warm"], capture_output=True)
+        loaded = preheat.load("program", model.program, on_miss="eager")
+        x = torch.linspace(0, 1, 16)
+        report = loaded.preheat
+        print(json.dumps({
+            "warm": warm.returncode, "form": report.form, "verdict": report.verdict,
+            "kinds": sorted({reason.kind for reason in report.reasons}),
+            "right": bool(torch.equal(loaded(x), model.program(x))),
+        }))
+    """
+    assert project.preheat("warm").code == 0
+    done = project.python(script)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert answer["warm"] == 0
+    assert answer["right"]
+    assert answer["form"] == "eager"
+    assert answer["verdict"] == "STALE"
+    assert "live_code_differs" in answer["kinds"]
+
+
+def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) -> None:
+    assert project.preheat("warm").code == 0
+    project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 7.0")
+    script = """
+        import json, warnings, torch, preheat
+        from app.model import program
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded = preheat.load("program", program)
+        x = torch.linspace(0, 1, 16)
+        report = loaded.preheat
+        print(json.dumps({
+            "form": report.form, "verdict": report.verdict,
+            "files": [reason.file for reason in report.reasons],
+            "said": [str(w.message) for w in caught],
+            "right": bool(torch.allclose(loaded(x), program(x))),
+        }))
+    """
+    done = project.python(script)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert answer["form"] == "compile"
+    assert answer["verdict"] == "STALE"
+    assert "app/model.py" in answer["files"]
+    assert len(answer["said"]) == 1
+    assert "app/model.py" in answer["said"][0]
+    assert answer["right"]
+
+
+def test_waiting_takes_the_package_when_it_comes(project: Project) -> None:
+    script = """
+        import json, pathlib, torch, preheat
+        from app.model import program
+
+        pathlib.Path("waiting").touch()
+        loaded = preheat.load("program", program, on_miss="wait", wait_seconds=300)
+        print(json.dumps([loaded.preheat.form, float(loaded(torch.linspace(0, 1, 16))[-1])]))
+    """
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(line.strip() for line in script.splitlines())],
+        cwd=project.root,
+        env=project.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: (project.root / "waiting").exists(), "waiting")
+    assert project.preheat("warm").code == 0
+    out, _ = worker.communicate(timeout=300)
+    assert worker.returncode == 0
+    assert out.startswith('["dynamo", ')
