@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import socket
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,33 +26,59 @@ def project(tmp_path: Path, caches: Path) -> Project:
 
 
 class Gates:
-    """Holds a build up at a place, from outside."""
+    """Holds a build up at one place, from outside: see ``app/gates.py`` of the small project."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder = folder
+    def __init__(self, project: Project) -> None:
+        self._closed: str | None = None
+        self._reached = threading.Event()
+        self._open = threading.Event()
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind("\0preheat-gate" + str(project.root / "app" / "gates.py"))
+        self._server.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection:
+                if connection.recv(64).decode() == self._closed:
+                    self._reached.set()
+                    self._open.wait(300)
 
     def close(self, name: str) -> None:
-        (self.folder / f"{name}.closed").touch()
+        self._closed = name
 
-    def reached(self, name: str) -> bool:
-        return (self.folder / f"{name}.reached").exists()
+    def reached(self) -> bool:
+        return self._reached.is_set()
 
-    def open(self, name: str) -> None:
-        (self.folder / f"{name}.closed").unlink()
+    def open(self) -> None:
+        self._closed = None
+        self._open.set()
+
+    def end(self) -> None:
+        self.open()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join(10)
 
 
 @pytest.fixture
-def gates(tmp_path: Path) -> Gates:
-    return Gates(tmp_path / "gates")
+def gates(project: Project) -> Iterator[Gates]:
+    gates = Gates(project)
+    yield gates
+    gates.end()
 
 
 @contextlib.contextmanager
-def running(project: Project, *words: str, gates: Gates) -> Iterator[subprocess.Popen[str]]:
+def running(project: Project, *words: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "preheatd", *words],
         cwd=project.root,
-        env={**project.environment, "TEST_GATES": str(gates.folder)},
+        env=project.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,11 +100,11 @@ def test_an_edit_during_a_build_never_publishes_old_code(
 ) -> None:
     """``constructing``: imported, then edited; ``called``: traced and compiled, then edited."""
     gates.close(place)
-    with running(project, "warm", "--json", gates=gates) as warm:
-        until(lambda: gates.reached(place) or warm.poll() is not None, "held up")
+    with running(project, "warm", "--json") as warm:
+        until(lambda: gates.reached() or warm.poll() is not None, "held up")
         assert warm.poll() is None, warm.communicate()
         project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 5.0")
-        gates.open(place)
+        gates.open()
         out, err = warm.communicate(timeout=400)
     assert warm.returncode == 0, out + err
     done = project.python(WORKER)
@@ -95,7 +123,7 @@ def test_while_it_is_watched_an_edit_becomes_a_package_and_a_comment_becomes_not
     with project.serving("--json") as daemon:
         project.edit("app/model.py", "# a comment", "# another comment,\n    # of two lines")
         project.edit("app/warm.py", 'gate("constructing")', 'gate(  "constructing"  )')
-        until(lambda: daemon.text().count('"plan_made"') >= 2, "planned again", seconds=60)
+        until(lambda: daemon.text().count('"planned"') >= 2, "planned again", seconds=60)
         assert project.preheat("plan").code == 0
         assert project.generation("program") == before
         assert "build_started" not in daemon.text()
@@ -154,7 +182,7 @@ def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) ->
         print(json.dumps({
             "form": report.form, "verdict": report.verdict,
             "files": [reason.file for reason in report.reasons],
-            "said": [str(w.message) for w in caught],
+            "said": [str(w.message) for w in caught if w.category is preheat.PreheatWarning],
             "right": bool(torch.allclose(loaded(x), program(x))),
         }))
     """

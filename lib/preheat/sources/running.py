@@ -59,7 +59,9 @@ def process_started_ns() -> int:
     try:
         # The second field, the program's name, may hold spaces and parentheses.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[_START_FIELD - 3])
+        # Counted in ticks and rounded down: the latest moment that fits, or a file that was written
+        # just before the process started would count as edited after it.
+        ticks = int(fields[_START_FIELD - 3]) + 1
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return _IMPORTED_NS
