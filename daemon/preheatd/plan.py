@@ -5,6 +5,7 @@ The dry run prints this plan, ``explain`` shows one line of it, ``warm`` and the
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 from typing import TYPE_CHECKING
@@ -86,6 +87,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def to_build(self) -> tuple[Decision, ...]:
         """Those whose action is BUILD."""
         return tuple(one for one in self.decisions if one.action is Action.BUILD)
+
+    def summary(self) -> str:
+        """How many targets have which verdict, in words."""
+        counts = collections.Counter(one.verdict for one in self.decisions)
+        return ", ".join(f"{count} {verdict.lower()}" for verdict, count in sorted(counts.items()))
 
     def next_retry(self) -> float | None:
         """When the first postponed target is due, in seconds since the epoch."""

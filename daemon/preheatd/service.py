@@ -194,6 +194,7 @@ class Service:
         self._dispatcher.stop_superseded({facts.target: facts for facts in survey.facts})
         self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build()))
         self._tell_blocked(plan)
+        self._emit(events.Event(action=events.PLANNED, detail=plan.summary()))
         self._planned(plan)
         return plan
 
