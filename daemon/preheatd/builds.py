@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,12 @@ from preheat.errors import BuildError, BusyError, PreheatError, WaitTimeoutError
 from preheat.job import Job
 from preheat.manifest import environment_digest
 from preheatd import events, owned
+from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.stages import BuildFailed, Heard, Stages
-from preheatd.state import CompilerCaches, Failure
+from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
 from preheatd.uncancelled import uncancelled
 
@@ -133,6 +136,34 @@ class Builder:
         stages = Stages(request, emit, work, log, heard)
         # One set of compiler caches an environment: the second build of a target is much faster.
         caches = self.state.caches(request.environment)
+        was_empty = caches.are_empty()
+        attempt = functools.partial(self._attempt, request, work, stages, job_path, variables)
+        try:
+            return await attempt(caches)
+        except BuildFailed as error:
+            refused = bool(error.fields.get("refused"))
+            if was_empty or not may_be_to_blame(heard.phase, error.signal, refused=refused):
+                raise
+            await log.note(f"failed: {error.message}")
+            await log.note(
+                "once more with empty compiler caches: a killed build may have damaged them"
+            )
+        heard.forget()
+        fresh = CompilerCaches(work / "caches").prepare()
+        manifest = await attempt(fresh)
+        await asyncio.to_thread(caches.replace_with, fresh)
+        return manifest
+
+    async def _attempt(
+        self,
+        request: BuildRequest,
+        work: Path,
+        stages: Stages,
+        job_path: Path,
+        variables: Mapping[str, str],
+        caches: CompilerCaches,
+    ) -> Manifest:
+        heard = stages.heard
         await stages.run("build", (*BUILD_ARGUMENTS, str(job_path)), with_caches(variables, caches))
         if heard.built is None:
             raise BuildFailed("no_result", "The build process ended well but built nothing.")
@@ -140,7 +171,8 @@ class Builder:
         self._accept(request, manifest)
         await self._still_current(request, manifest)
         # The proof gets none of them, as a worker on another machine would have none.
-        empty = with_caches(variables, _empty_caches(work / "proof"))
+        shutil.rmtree(work / "proof", ignore_errors=True)
+        empty = with_caches(variables, CompilerCaches(work / "proof").prepare())
         try:
             await stages.run("proof", (*PROOF_ARGUMENTS, str(job_path)), empty)
         except BuildFailed:
@@ -225,10 +257,3 @@ def kind_of(error: PreheatError) -> str:
     """The stable word for an error's class: ``UntrustedStoreError`` is ``untrusted_store``."""
     name = type(error).__name__.removesuffix("Error")
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-
-
-def _empty_caches(base: Path) -> CompilerCaches:
-    caches = CompilerCaches(base / "inductor", base / "triton", base / "tmp")
-    for path in (caches.inductor, caches.triton, caches.temporary):
-        path.mkdir(parents=True)
-    return caches

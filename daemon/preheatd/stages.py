@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 
 class BuildFailed(Exception):
-    """Ends a build; carries what to remember."""
+    """Ends a build; carries what to remember. ``signal`` is the number of the one that ended it."""
 
-    def __init__(self, kind: str, message: str, **fields: object) -> None:
+    def __init__(
+        self, kind: str, message: str, *, signal: int | None = None, **fields: object
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.signal = signal
         self.fields = fields
 
 
@@ -38,6 +41,10 @@ class Heard:
     built: BuiltEvent | None = None
     proven: ProvenEvent | None = None
     failed: FailedEvent | None = None
+
+    def forget(self) -> None:
+        """Start anew, for another try."""
+        self.phase, self.built, self.proven, self.failed = "start", None, None, None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +97,7 @@ class Stages:
                 f"{stage}_crashed" if status < 0 else f"{stage}_failed",
                 f"The {stage} process {describe_status(status)} in phase `{self.heard.phase}`.",
                 remedy=kind.default_remedy,
+                signal=-status if status < 0 else None,
                 phase=self.heard.phase,
             )
 

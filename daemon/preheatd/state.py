@@ -17,6 +17,7 @@ import msgspec
 from preheat.errors import StoreError
 from preheat.verdict import Reason
 from preheatd import owned
+from preheatd.caches import CompilerCaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,15 +50,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 1
     moving: int = 0
     at: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class CompilerCaches:
-    """The directories that one environment's builds share."""
-
-    inductor: Path
-    triton: Path
-    temporary: Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,11 +113,7 @@ class State:
 
     def caches(self, environment: str) -> CompilerCaches:
         """The compiler caches of an environment; the directories exist on return."""
-        base = self.path / "caches" / environment
-        caches = CompilerCaches(base / "inductor", base / "triton", base / "tmp")
-        for path in (caches.inductor, caches.triton, caches.temporary):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return caches
+        return CompilerCaches(self.path / "caches" / environment).prepare()
 
     def building(self) -> frozenset[tuple[str, str]]:
         """(target, environment) of every build that a live process has in progress."""

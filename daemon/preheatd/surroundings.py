@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from preheatd.caches import CompilerCaches
     from preheatd.config import Target
-    from preheatd.state import CompilerCaches
 
 # What the service manager says to the daemon alone.
 _DAEMON_ONLY_PREFIXES = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")

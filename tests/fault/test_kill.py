@@ -162,3 +162,22 @@ def test_a_damaged_object_is_refused_with_a_reason_and_built_again(project: Proj
     warmed = project.preheat("warm")
     assert warmed.code == 0, warmed.err
     assert project.python(WORKER).json()["right"]
+
+
+def test_kernels_that_a_killed_compiler_left_half_written_are_built_again(project: Project) -> None:
+    assert project.preheat("warm").code == 0
+    kept = [path.resolve() for path in (project.root / "state" / "caches").glob("*/inductor")]
+    libraries = [path for cache in kept for path in cache.rglob("*.so")]
+    assert libraries
+    for library in libraries:
+        library.write_bytes(library.read_bytes()[:100])
+    # The same graph in another module text: a build that finds its kernels in the cache.
+    project.edit("app/model.py", "def program(x):", "UNUSED = 1\n\n\ndef program(x):")
+    done = project.preheat("warm")
+    assert done.code == 0, done.err
+    assert project.python(WORKER).json()["right"]
+    # What is kept now is whole: the next build needs no second try.
+    project.edit("app/model.py", "UNUSED = 1", "UNUSED = 2")
+    assert project.preheat("warm").code == 0
+    (log,) = (project.root / "state" / "logs").glob("**/*.log")
+    assert "once more with empty compiler caches" not in log.read_text()

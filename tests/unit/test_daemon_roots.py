@@ -9,10 +9,10 @@ import pytest
 from preheat.manifest import DataFile, ModuleSource, Sources
 from preheat.sources.files import FileDigests
 from preheatd import mounts, surroundings
+from preheatd.caches import CompilerCaches
 from preheatd.config import Config, Target
 from preheatd.fingerprint import MISSING, source_digests, sources_state
 from preheatd.roots import Root, minimal, source_files, target_roots, watched_roots
-from preheatd.state import CompilerCaches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,7 +151,7 @@ def test_what_a_process_inherits(project: Path) -> None:
 
 
 def test_compiler_caches_win_over_the_users(tmp_path: Path) -> None:
-    caches = CompilerCaches(tmp_path / "i", tmp_path / "t", tmp_path / "tmp")
+    caches = CompilerCaches(tmp_path)
     found = surroundings.with_caches({"TMPDIR": "/elsewhere", "X": "1"}, caches)
     assert found["TMPDIR"] == str(tmp_path / "tmp")
     assert found["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "i")

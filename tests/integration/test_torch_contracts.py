@@ -1,0 +1,200 @@
+"""Every private name of torch that preheat uses, pinned: when one of these fails, torch has changed.
+
+Each test says in its name what preheat relies on; the module that relies on it is named in the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import types
+
+import pytest
+import torch
+
+from preheat.errors import UnsupportedVersionError
+from preheat.torch_internals import versions
+from preheat.torch_internals.identifiers import first_identifier, identifiers_from
+
+
+def parameters(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_this_torch_is_one_that_is_known() -> None:
+    assert versions.FIRST <= versions.torch_version() <= versions.LAST
+
+
+@pytest.mark.parametrize("text", ["", "nightly", "two.three"])
+def test_a_version_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedVersionError):
+        versions.parse(text)
+
+
+def test_identifiers_count_from_one_module_global() -> None:
+    """identifiers.py replaces the counter that names resume functions."""
+    from torch._dynamo import bytecode_transformation
+
+    assert isinstance(bytecode_transformation._unique_id_counter, itertools.count)
+    with identifiers_from(70):
+        assert bytecode_transformation.unique_id("name") == "name_70"
+        assert bytecode_transformation.unique_id("name") == "name_71"
+
+
+def test_identifiers_of_targets_are_far_apart() -> None:
+    starts = {first_identifier(f"target {n}", "environment") for n in range(2000)}
+    assert len(starts) == 2000
+    ordered = sorted(starts)
+    assert min(b - a for a, b in itertools.pairwise(ordered)) >= 1 << 24
+    assert first_identifier("t", "e") == first_identifier("t", "e")
+
+
+def test_the_collector_has_the_methods_that_capture_corrects() -> None:
+    """capture.py subclasses CompilePackage."""
+    from torch._dynamo.package import CompilePackage
+
+    assert parameters(CompilePackage.add_guarded_code) == ["self", "guards_state", "dynamo_code"]
+    assert parameters(CompilePackage.add_inlined_source) == ["self", "sources"]
+    assert parameters(CompilePackage.add_backend_id) == ["self", "backend_id", "backend"]
+    assert parameters(CompilePackage.bypass_current_entry) == ["self"]
+    package = CompilePackage(test_this_torch_is_one_that_is_known)
+    (entry,) = package._codes.values()
+    assert {"python_module", "import_sources", "guarded_codes", "bypassed", "code_source"} <= {
+        field.name for field in dataclasses.fields(entry)
+    }
+
+
+def test_guards_are_filtered_through_names_that_the_recorder_replaces() -> None:
+    """guards.py listens to filter entries and adds its own checks before guards are finished."""
+    from torch._dynamo import guards
+
+    assert parameters(guards.make_guard_filter_entry) == ["guard", "builder"]
+    assert parameters(guards.CheckFunctionManager.compile_check_fn)[:2] == ["self", "builder"]
+    assert "___from_numpy" in guards._get_closure_vars()
+    root = torch._C._dynamo.guards.RootGuardManager
+    assert hasattr(root, "add_epilogue_lambda_guard")
+
+
+def test_loading_guards_takes_state_code_and_globals() -> None:
+    """install.py rebuilds guard trees with torch's own functions."""
+    from torch._dynamo import package
+
+    assert parameters(package.load_guard_manager)[:3] == [
+        "guards_state",
+        "target_code",
+        "runtime_global_scope",
+    ]
+    assert parameters(package.load_guards_state) == ["guards_state"]
+
+
+def test_entries_are_loaded_and_reset_per_code_object() -> None:
+    """installed.py puts back what other packages had installed on the same code."""
+    from torch._C._dynamo import eval_frame
+
+    for name in (
+        "_load_precompile_entry",
+        "_reset_precompile_entries",
+        "_debug_get_precompile_entries",
+    ):
+        assert callable(getattr(eval_frame, name))
+
+    def fresh() -> None: ...
+
+    assert eval_frame._debug_get_precompile_entries(fresh.__code__) == []
+    eval_frame._reset_precompile_entries(fresh.__code__)
+
+
+def test_code_objects_survive_torchs_own_container() -> None:
+    """payload.py stores code as SerializedCode."""
+    from torch._dynamo.package import SerializedCode
+
+    code = test_code_objects_survive_torchs_own_container.__code__
+    again = SerializedCode.to_code_object(SerializedCode.from_code_object(code))
+    assert isinstance(again, types.CodeType)
+    assert again.co_code == code.co_code
+
+
+def test_misses_reach_the_frame_converter_after_torchs_own_filter() -> None:
+    """dispatch.py stands in for the frame converter."""
+    from torch._dynamo import convert_frame
+    from torch._dynamo.eval_frame import _optimize_catch_errors
+    from torch._dynamo.hooks import Hooks
+    from torch._dynamo.types import ConvertFrameReturn
+
+    assert parameters(_optimize_catch_errors)[:2] == ["compile_fn", "hooks"]
+    assert "dynamic" in parameters(_optimize_catch_errors)
+    assert ConvertFrameReturn(apply_to_code=False).guarded_code is None
+    assert parameters(convert_frame.convert_frame)[:2] == ["compiler_fn", "hooks"]
+    assert parameters(convert_frame.convert_frame_assert)[0] == "compiler_fn"
+    assert callable(convert_frame.has_tensor_in_frame)
+    seen = []
+
+    def converter(frame: object, *_: object, **__: object) -> ConvertFrameReturn:
+        seen.append(frame.f_code.co_name)  # type: ignore[attr-defined]
+        return ConvertFrameReturn(apply_to_code=False)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    context = _optimize_catch_errors(converter, Hooks())  # type: ignore[arg-type]
+    assert torch.equal(context(program)(torch.ones(2)), torch.full((2,), 2.0))
+    assert seen == ["program"]
+
+
+def test_kernels_are_asked_for_through_one_class_method() -> None:
+    """kernels.py answers requests for C++ kernels."""
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    assert isinstance(vars(CppPythonBindingsCodeCache)["load_pybinding_async"], classmethod)
+    names = parameters(CppPythonBindingsCodeCache.load_pybinding_async)
+    assert names[:2] == ["argtypes", "main_code"]
+    assert "submit_fn" in names
+    assert CppPythonBindingsCodeCache.entry_function == "kernel"
+    assert isinstance(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr, int)
+
+
+def test_generated_modules_are_restored_in_one_method() -> None:
+    """wrappers.py executes them from memory."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    assert parameters(CompiledFxGraph.after_deserialization) == ["self", "constants"]
+    fields = {field.name for field in dataclasses.fields(CompiledFxGraph)}
+    assert {"source_code", "cache_key", "current_callable"} <= fields
+
+
+def test_artifacts_are_found_by_backend_name() -> None:
+    """capture.py takes each graph's artifact by the global name that the bytecode calls."""
+    import torch._functorch.config as functorch_config
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    assert functorch_config.bundled_autograd_cache is False
+    assert PrecompileContext.serialize_artifact_by_key("no such backend") is None
+
+
+def test_options_lead_to_torchs_own_backend_objects() -> None:
+    """options.py makes what torch.compile would make."""
+    wrapper = torch._TorchCompileInductorWrapper("default", {"max_autotune": True}, None)
+    assert wrapper.config == {"max_autotune": True}
+
+
+def test_configuration_says_what_the_user_changed() -> None:
+    """configuration.py reads which entries differ from their defaults."""
+    import torch._inductor.config as inductor_config
+
+    from preheat.torch_internals.configuration import changed_configuration
+
+    before = changed_configuration()
+    with inductor_config.patch(max_autotune=not inductor_config.max_autotune):
+        after = changed_configuration()
+    assert before != after
+    assert any("max_autotune" in name for name in after)
+
+
+def test_compiled_graphs_are_counted_by_torch() -> None:
+    """counters.py is the proof's second opinion."""
+    from preheat.torch_internals.counters import graphs_compiled
+
+    before = graphs_compiled()
+    torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2))
+    assert graphs_compiled() == before + 1
