@@ -154,5 +154,5 @@ def test_compiler_caches_win_over_the_users(tmp_path: Path) -> None:
     caches = CompilerCaches(tmp_path)
     found = surroundings.with_caches({"TMPDIR": "/elsewhere", "X": "1"}, caches)
     assert found["TMPDIR"] == str(tmp_path / "tmp")
-    assert found["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "i")
+    assert found["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     assert found["X"] == "1"

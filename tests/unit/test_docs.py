@@ -187,7 +187,7 @@ def test_every_kind_is_documented(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    sorted(set(error_classes()) - {errors.PreheatError}, key=lambda error: error.__name__),
+    sorted(set(error_classes()) - {errors.PreheatError}, key=repr),
     ids=repr,
 )
 def test_every_error_has_its_kind_and_exit_code_documented(
