@@ -195,7 +195,7 @@ class _Demo:
         names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
         cold = self._python("cold.py", dict.fromkeys(names, str(caches)))
         self._say(f"      {cold['seconds']:.2f} s")
-        self._say("warm: building and proving the package in the background of nobody ...")
+        self._say("warm: `preheat warm` builds the package and proves it ...")
         began = time.monotonic()
         self._command("warm")
         build_seconds = time.monotonic() - began

@@ -9,11 +9,13 @@ import asyncio
 import dataclasses
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preheat.errors import CorruptedError, PreheatError, UntrustedStoreError
 from preheat.sources.check import check
 from preheat.sources.files import FileDigests
+from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
 from preheatd.builds import differences, kind_of
@@ -22,11 +24,10 @@ from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
 from preheatd.state import Failure
-from preheatd.surroundings import search_path, target_environment
+from preheatd.surroundings import installed_directories, search_path, target_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from preheat.manifest import Environment, Manifest
     from preheat.store import DiskStore
@@ -61,6 +62,7 @@ class Inventory:
         self._prober = prober or Prober(state)
         self._environ = dict(os.environ) if environ is None else environ
         self._digests = FileDigests()
+        self._versions = InstalledVersions()
         self._environments: dict[str, Environment] = {}
 
     async def survey(self, config: Config) -> Survey:
@@ -81,12 +83,21 @@ class Inventory:
         variables = target_environment(self._environ, target, config.project)
         places = search_path(variables, config.project, target.cwd)
         locate = project_locator(config.project, places)
-        return check(
-            manifest.sources,
-            locate,
-            project=config.project,
-            digests=self._digests,
-            environ=variables,
+        return (
+            *check(
+                manifest.sources,
+                locate,
+                project=config.project,
+                digests=self._digests,
+                environ=variables,
+            ),
+            *library_differences(
+                manifest.sources,
+                (*places, *installed_directories(Path(target.python))),
+                self._digests,
+                self._versions,
+                only_known=True,
+            ),
         )
 
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:

@@ -24,7 +24,7 @@ from preheat.manifest import Environment
 from preheatd import state as states
 from preheatd.process import describe_status, end_group
 from preheatd.schedule import backoff_seconds
-from preheatd.surroundings import target_environment
+from preheatd.surroundings import installed_directories, target_environment
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
@@ -199,13 +199,7 @@ def _is_volatile(name: str) -> bool:
 def _looked_at(question: Question) -> list[Path]:
     """Files and directories whose times change when packages, libraries or drivers do."""
     python = Path(question.python)
-    prefixes = dict.fromkeys((python.parent.parent, python.resolve().parent.parent))
-    installed = [
-        path
-        for prefix in prefixes
-        for pattern in ("lib*/python3*/site-packages", "lib*/python3*/dist-packages")
-        for path in sorted(prefix.glob(pattern))
-    ]
+    installed = installed_directories(python)
     # Inside site-packages nothing else changes when a distribution is installed over itself.
     records = [path for folder in installed for path in sorted(folder.glob("*/RECORD"))]
     entries = dict(question.variables).get("PYTHONPATH", "").split(os.pathsep)

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from preheat.verdict import Verdict
 from preheatd.plan import Decision, make_plan
 
 if TYPE_CHECKING:
@@ -44,12 +45,17 @@ def _statuses(
     project: Project, plan: Plan, facts: tuple[TargetFacts, ...]
 ) -> tuple[TargetStatus, ...]:
     return tuple(
-        TargetStatus(
-            decision=decision,
-            factory=one.factory,
-            manifest=one.manifest,
-            failure=one.failure,
-            log=project.state.log_tail(one.target, one.environment) if one.failure else "",
-        )
-        for decision, one in zip(plan.decisions, facts, strict=True)
+        _status(project, decision, one) for decision, one in zip(plan.decisions, facts, strict=True)
+    )
+
+
+def _status(project: Project, decision: Decision, one: TargetFacts) -> TargetStatus:
+    # An old failure is no news about a target that has become fresh since, by an undone edit.
+    failure = None if decision.verdict is Verdict.FRESH else one.failure
+    return TargetStatus(
+        decision=decision,
+        factory=one.factory,
+        manifest=one.manifest,
+        failure=failure,
+        log=project.state.log_tail(one.target, one.environment) if failure else "",
     )

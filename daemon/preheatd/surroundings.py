@@ -44,3 +44,17 @@ def with_caches(variables: Mapping[str, str], caches: CompilerCaches) -> dict[st
         "TRITON_CACHE_DIR": str(caches.triton),
         "TMPDIR": str(caches.temporary),
     }
+
+
+def installed_directories(python: Path) -> list[Path]:
+    """Where an interpreter's libraries are installed: its own directories, then its base's.
+
+    Not promised: directories that ``.pth`` files or variables add; only the interpreter knows those.
+    """
+    prefixes = dict.fromkeys((python.parent.parent, python.resolve().parent.parent))
+    return [
+        path
+        for prefix in prefixes
+        for pattern in ("lib*/python3*/site-packages", "lib*/python3*/dist-packages")
+        for path in sorted(prefix.glob(pattern))
+    ]

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from preheat.errors import BuildError, EnvironmentDiffersError, TargetError
 from preheat.exercise import Outcome, exercise, find_factory, make_spec
 from preheat.job import BuiltEvent, Job
@@ -28,7 +30,7 @@ from preheat.process import Events, import_libraries, recording_user_code, run
 from preheat.version import VERSION
 
 if TYPE_CHECKING:
-    from preheat.manifest import Environment, Settings
+    from preheat.manifest import Environment, Settings, Sources
     from preheat.recording import Recorder
     from preheat.spec import Spec
 
@@ -64,10 +66,12 @@ def main(job: Job, events: Events) -> None:
     _need_compiler()
     import_libraries()
     from preheat.environment import capture, capture_settings
+    from preheat.recording.libraries import loaded_names
 
     environment = capture(job.device)
     _check_environment(job, environment)
     clock.phase("import")
+    loaded_before = loaded_names()
     recorder = recording_user_code(job)
     with recorder:
         with recorder.watching_files():
@@ -80,6 +84,7 @@ def main(job: Job, events: Events) -> None:
         del spec
         spec = make_spec(factory, job.target)
         built = _compile(job, spec, clock, randoms)
+        built.loaded_before = loaded_before
         clock.phase("package")
         manifest = built.manifest(job, environment, settings, recorder, clock, began)
     built.publish(job, manifest)
@@ -133,6 +138,7 @@ class _Built:
         self.kernels = kernels
         self.traced = traced
         self.graphs = graphs
+        self.loaded_before: frozenset[str] = frozenset()
 
     def manifest(
         self,
@@ -156,7 +162,7 @@ class _Built:
         for name, content in contents.items():
             sha256, size = store.put_object(content)
             objects.append(ObjectRef(name=name, sha256=sha256, size=size))
-        sources = recorder.sources()
+        sources = self._with_libraries(recorder)
         files = {str(path): module for path, module in recorder.executed_files().items()}
         clock.stop()
         return Manifest(
@@ -176,6 +182,15 @@ class _Built:
                 kernels=len(self.kernels),
             ),
         )
+
+    def _with_libraries(self, recorder: Recorder) -> Sources:
+        from preheat.recording.libraries import record_libraries
+
+        sources = recorder.sources()
+        user_names = frozenset(m.module.partition(".")[0] for m in sources.modules)
+        traced = dict.fromkeys(code.co_filename for code in self.traced)
+        libraries, files = record_libraries(self.loaded_before, traced, user_names)
+        return msgspec.structs.replace(sources, libraries=libraries, library_files=files)
 
     def publish(self, job: Job, manifest: Manifest) -> None:
         """Point the staging store's ref to the manifest."""

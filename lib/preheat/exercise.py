@@ -206,6 +206,24 @@ def compare(
     return worst
 
 
+def compare_shapes(expected: Outcome, actual: Outcome, what: str) -> None:
+    """For programs that draw random numbers: places, shapes, dtypes and devices are eager's.
+
+    Raises ``ProofError`` that names ``what`` and the place.
+    """
+    for outcome in (expected, actual):
+        if [where for where, _ in outcome.tensors] != [where for where, _ in expected.tensors]:
+            raise ProofError(f"{what}: the loaded program returns another structure than eager.")
+    for (where, wanted), (_, got) in zip(expected.tensors, actual.tensors, strict=True):
+        _same_kind(wanted, got, f"{what}: {where}")
+
+
+def _same_kind(wanted: torch.Tensor, got: torch.Tensor, where: str) -> None:
+    kinds = (wanted.dtype, wanted.shape, wanted.device), (got.dtype, got.shape, got.device)
+    if kinds[0] != kinds[1]:
+        raise ProofError(f"{where} is {kinds[1]}, and {kinds[0]} in eager.")
+
+
 def _difference(
     wanted: torch.Tensor,
     got: torch.Tensor,
@@ -214,9 +232,7 @@ def _difference(
 ) -> float:
     import torch
 
-    kinds = (wanted.dtype, wanted.shape, wanted.device), (got.dtype, got.shape, got.device)
-    if kinds[0] != kinds[1]:
-        raise ProofError(f"{where} is {kinds[1]}, and {kinds[0]} in eager.")
+    _same_kind(wanted, got, where)
     if wanted.numel() == 0:
         return 0.0
     if not (wanted.is_floating_point() or wanted.is_complex()):

@@ -14,6 +14,8 @@ import msgspec
 
 from preheat.errors import CorruptedError
 
+# Raised with every change of a record's shape or of a digest's rule: what older versions wrote is then
+# built again.
 FORMAT = 1
 MAX_MANIFEST_BYTES = 32 * 1024 * 1024
 MAX_REF_BYTES = 64 * 1024
@@ -66,6 +68,20 @@ class Variable(_Record, frozen=True, kw_only=True):
     sha256: Digest | None
 
 
+class Library(_Record, frozen=True, kw_only=True):
+    """An installed distribution whose modules the build loaded."""
+
+    distribution: str
+    version: str
+
+
+class LibraryFile(_Record, frozen=True, kw_only=True):
+    """A library's file whose code was traced, relative to its directory on the import path."""
+
+    path: str
+    sha256: Digest
+
+
 class Sources(_Record, frozen=True, kw_only=True):
     """The snapshot: what the build really used.
 
@@ -77,6 +93,8 @@ class Sources(_Record, frozen=True, kw_only=True):
     modules: tuple[ModuleSource, ...] = ()
     data_files: tuple[DataFile, ...] = ()
     variables: tuple[Variable, ...] = ()
+    libraries: tuple[Library, ...] = ()
+    library_files: tuple[LibraryFile, ...] = ()
 
 
 class LiveCode(_Record, frozen=True, kw_only=True):

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from preheat.build import OUTCOMES_NAME
 from preheat.errors import MissError, ProofError
-from preheat.exercise import TOLERANCE, Outcome, compare, exercise, find_factory, make_spec
+from preheat.exercise import (
+    TOLERANCE,
+    Outcome,
+    compare,
+    compare_shapes,
+    exercise,
+    find_factory,
+    make_spec,
+)
 from preheat.job import Job, ProvenEvent
 from preheat.manifest import Proof
 from preheat.process import Events, recording_user_code, run
@@ -101,6 +109,7 @@ def _prove(
     except MissError as error:
         raise ProofError(f"{what} is not covered by the package: {error.message}") from error
     if index in built:
+        compare_shapes(eager, actual, what)
         return compare(built[index], actual, tolerance, f"{what} (against the build's own result)")
     return compare(eager, actual, tolerance, what)
 

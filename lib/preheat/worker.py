@@ -7,6 +7,8 @@ object, in this order, before any byte of a package is unpickled.
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ from preheat.manifest import environment_digest
 from preheat.policy import OnMiss, resolve_on_miss, resolve_wait_seconds, say_once
 from preheat.sources.check import check
 from preheat.sources.files import FileDigests
+from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import import_locator
 from preheat.sources.running import edited_since_start
 from preheat.store import DiskStore, find_store
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _digests = FileDigests()
+_versions = InstalledVersions()
 
 
 class Unusable(Exception):
@@ -86,16 +90,15 @@ def load(
     original; ``error``: ``MissError``; ``wait``: look for a package up to ``wait_seconds``, then as
     ``compile``. ``PREHEAT_ON_MISS`` and ``PREHEAT_WAIT_SECONDS`` are their defaults.
 
-    Raises ``MissError`` under ``error`` only, and ``ConfigurationError`` for a wrong argument or
-    configuration. Not promised: that two loads of one target in one process are independent of each
-    other's code: they share it, as ``torch.compile`` does.
+    Raises ``MissError`` under ``error`` only, and ``ConfigurationError`` for a wrong ``on_miss``.
+    Not promised: that two loads of one target in one process are independent of each other's code:
+    they share it, as ``torch.compile`` does.
     """
     began = time.perf_counter()
     policy = resolve_on_miss(on_miss)
     deadline = time.monotonic() + (resolve_wait_seconds(wait_seconds) if policy == "wait" else 0.0)
-    place = store if store is not None and not _is_path(store) else DiskStore(find_store(store))  # type: ignore[arg-type]
     while True:
-        runner, unusable = _try_to_load(target, fn, place, device, policy, unproven)  # type: ignore[arg-type]
+        runner, unusable = _try_to_load(target, fn, store, device, policy, unproven)
         if runner is not None or policy != "wait" or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)
@@ -106,19 +109,28 @@ def load(
     return wrap(fn, runner)
 
 
-def _is_path(store: object) -> bool:
-    import os
-
-    return isinstance(store, (str, os.PathLike))
-
-
 def _try_to_load(
-    target: str, fn: Any, store: Store, device: str | None, policy: OnMiss, unproven: bool
+    target: str,
+    fn: Any,
+    store: str | Path | Store | None,
+    device: str | None,
+    policy: OnMiss,
+    unproven: bool,
 ) -> tuple[Runner | None, Unusable | None]:
     try:
-        return _load(target, fn, store, device, policy, unproven), None
+        return _load(target, fn, _open_store(store), device, policy, unproven), None
     except Unusable as unusable:
         return None, unusable
+
+
+def _open_store(store: str | Path | Store | None) -> Store:
+    """The store that was given or is found. Trouble with it is a reason, never an exception."""
+    if store is not None and not isinstance(store, (str, os.PathLike)):
+        return store
+    try:
+        return DiskStore(find_store(store))
+    except PreheatError as error:
+        raise Unusable(Verdict.MISSING, _reason("store_not_usable", error)) from error
 
 
 def _load(
@@ -132,6 +144,7 @@ def _load(
         if reasons := (
             *settings_differences(manifest.settings, capture_settings()),
             *check(manifest.sources, import_locator(), digests=_digests),
+            *library_differences(manifest.sources, sys.path, _digests, _versions),
             *edited_since_start(manifest.sources),
             *live_differences(manifest.live),
         ):

@@ -30,6 +30,7 @@ FILES = {
             library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     ''',
     "models/warm.py": """
+        import models.torchvision_operators  # before transformers looks for torchvision
         import preheat
         import torch
 
@@ -63,7 +64,6 @@ FILES = {
 
         @preheat.target
         def vit():
-            import models.torchvision_operators  # noqa: F401
             import timm
 
             model = timm.create_model(

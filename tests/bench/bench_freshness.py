@@ -22,7 +22,8 @@ from preheat.sources.digest import module_digest
 from preheat.sources.files import SETTLE_NS, FileDigests
 from preheat.sources.locate import project_locator
 
-FUNCTION = '''
+FUNCTIONS = (
+    '''
 def function_{index}(x, scale={index}.5):
     """Number {index}."""
     if scale > 100:
@@ -34,7 +35,20 @@ def function_{index}(x, scale={index}.5):
     except ValueError as error:
         raise TypeError(f"{{error}}") from error
     return [y * factor for factor in (1.0, 2.0, scale)]
-
+''',
+    '''
+def function_{index}(x, weight=None):
+    y = helper(x, {index}) * CONSTANT_{index}
+    if weight is not None:
+        y = y * weight
+    return y + {following}
+''',
+    '''
+def function_{index}(x):
+    return x.clamp(min={index}) + CONSTANT_{index} + {following}
+''',
+)
+CONSTANT = '''
 
 CONSTANT_{index} = {index}.25
 '''
@@ -45,7 +59,8 @@ def module_text(functions: range, following: str) -> str:
     parts = ["import math\n\n\ndef helper(x, n):\n    return math.sqrt(n) * x\n"]
     for index in functions:
         called = f"function_{index + 1}(x)" if index + 1 in functions else following
-        parts.append(FUNCTION.format(index=index, following=called))
+        text = FUNCTIONS[index % len(FUNCTIONS)] + CONSTANT
+        parts.append(text.format(index=index, following=called))
     return "\n".join(parts)
 
 

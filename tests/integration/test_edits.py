@@ -218,3 +218,37 @@ def test_waiting_takes_the_package_when_it_comes(project: Project) -> None:
     out, _ = worker.communicate(timeout=300)
     assert worker.returncode == 0
     assert out.startswith('["dynamo", ')
+
+
+def test_an_installed_library_that_changed_makes_its_users_stale(
+    tmp_path: Path, caches: Path
+) -> None:
+    libraries = tmp_path / "site-packages"
+    metadata = libraries / "somelib-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: somelib\nVersion: 1.0\n")
+    (metadata / "top_level.txt").write_text("somelib\n")
+    (libraries / "somelib.py").write_text("def scaled(x):\n    return x * 2.0\n")
+    project = Project(tmp_path / "project", FILES, caches)
+    project.edit("app/model.py", "return x.sin() * FACTOR", "return somelib.scaled(x.sin())")
+    project.edit("app/model.py", "import torch", "import somelib\nimport torch")
+    project.environment["PYTHONPATH"] += f":{libraries}"
+    done = project.preheat("warm")
+    assert done.code == 0, done.out + done.err
+    sources = project.manifest("program").sources
+    assert [(one.distribution, one.version) for one in sources.libraries] == [("somelib", "1.0")]
+    assert [one.path for one in sources.library_files] == ["somelib.py"]
+    assert "somelib" not in {module.module for module in sources.modules}
+    assert project.python(WORKER).json()["right"]
+
+    (libraries / "somelib.py").write_text("def scaled(x):\n    return x * 3.0\n")
+    planned = project.preheat("plan", "--json").json()["targets"][0]
+    assert planned["verdict"] == "STALE"
+    assert [reason["kind"] for reason in planned["reasons"]] == ["library_changed"]
+    assert "library changed" in project.python(WORKER).err
+
+    (libraries / "somelib.py").write_text("def scaled(x):\n    return x * 2.0\n")
+    assert project.preheat("plan").code == 0
+    metadata.rename(libraries / "somelib-1.1.dist-info")
+    planned = project.preheat("plan", "--json").json()["targets"][0]
+    assert [reason["detail"] for reason in planned["reasons"]] == ["built with 1.0, here 1.1"]

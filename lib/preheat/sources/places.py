@@ -115,6 +115,8 @@ def _library_directories() -> Iterator[Path]:
         yield Path(sysconfig.get_path(name))
     for installed in (*site.getsitepackages(), site.getusersitepackages()):
         yield Path(installed)
+    # A virtual environment may take in another one's libraries.
+    yield from (Path(e) for e in sys.path if Path(e).name in ("site-packages", "dist-packages"))
     for prefix in (sys.prefix, sys.base_prefix):
         yield Path(prefix) / "lib"
         yield Path(prefix) / "lib64"
