@@ -80,11 +80,12 @@ def main(job: Job, events: Events) -> None:
         settings = capture_settings()
         clock.phase("eager")
         randoms = _run_eagerly(spec, job.target)
+        loaded = loaded_names() - loaded_before
         # Examples may have changed the module in place: compile what the factory makes.
         del spec
         spec = make_spec(factory, job.target)
         built = _compile(job, spec, clock, randoms)
-        built.loaded_before = loaded_before
+        built.loaded = loaded
         clock.phase("package")
         manifest = built.manifest(job, environment, settings, recorder, clock, began)
     built.publish(job, manifest)
@@ -138,7 +139,7 @@ class _Built:
         self.kernels = kernels
         self.traced = traced
         self.graphs = graphs
-        self.loaded_before: frozenset[str] = frozenset()
+        self.loaded: frozenset[str] = frozenset()
 
     def manifest(
         self,
@@ -189,7 +190,7 @@ class _Built:
         sources = recorder.sources()
         user_names = frozenset(m.module.partition(".")[0] for m in sources.modules)
         traced = dict.fromkeys(code.co_filename for code in self.traced)
-        libraries, files = record_libraries(self.loaded_before, traced, user_names)
+        libraries, files = record_libraries(self.loaded, traced, user_names)
         return msgspec.structs.replace(sources, libraries=libraries, library_files=files)
 
     def publish(self, job: Job, manifest: Manifest) -> None:

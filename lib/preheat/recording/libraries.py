@@ -23,15 +23,16 @@ def loaded_names() -> frozenset[str]:
 
 
 def record_libraries(
-    before: frozenset[str], traced_files: Iterable[str], user_names: frozenset[str]
+    loaded: frozenset[str], traced_files: Iterable[str], user_names: frozenset[str]
 ) -> tuple[tuple[Library, ...], tuple[LibraryFile, ...]]:
-    """Distributions whose modules were loaded since ``before``, or traced; and the traced files.
+    """Distributions of the modules that user code loaded, or that were traced; and the traced files.
 
-    ``user_names``: top-level names of user modules, which are recorded by their text.
+    ``loaded``: top-level names that user code loaded; what the compiler loads for itself belongs to
+    torch's own version. ``user_names``: those of user modules, which are recorded by their text.
     """
     files = tuple(_library_files(traced_files))
     traced = {file.path.partition("/")[0].removesuffix(".py") for file in files}
-    names = {*(loaded_names() - before), *traced} - user_names - _IN_ENVIRONMENT
+    names = {*loaded, *traced} - user_names - _IN_ENVIRONMENT
     return tuple(_distributions(names - sys.stdlib_module_names)), files
 
 
@@ -41,7 +42,8 @@ def _distributions(names: set[str]) -> list[Library]:
     )
     wanted = {distribution for name in names for distribution in providers.get(name, ())}
     # Asked as readers ask it, so that both spell a version the same way.
-    versions, path = InstalledVersions(), [Path(entry) for entry in sys.path]
+    versions = InstalledVersions()
+    path = [Path(entry) for entry in sys.path if _holds_libraries(entry)]
     return [
         Library(distribution=distribution, version=version)
         for distribution in sorted(wanted)
