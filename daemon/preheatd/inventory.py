@@ -102,10 +102,11 @@ class Inventory:
 
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
         building = self._state.building()
-        looked = [
-            self._target(config, target, answers[target.name], building)
-            for target in config.targets
-        ]
+        with self._digests.one_moment():
+            looked = [
+                self._target(config, target, answers[target.name], building)
+                for target in config.targets
+            ]
         return Survey(tuple(facts for facts, _ in looked), tuple(roots for _, roots in looked))
 
     def _target(

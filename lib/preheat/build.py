@@ -32,6 +32,7 @@ from preheat.version import VERSION
 if TYPE_CHECKING:
     from preheat.manifest import Environment, Settings, Sources
     from preheat.recording import Recorder
+    from preheat.recording.calls import CallWatch
     from preheat.spec import Spec
 
 OUTCOMES_NAME = "outcomes.pt"
@@ -74,18 +75,20 @@ def main(job: Job, events: Events) -> None:
     loaded_before = loaded_names()
     recorder = recording_user_code(job)
     with recorder:
-        with recorder.watching_files():
+        with recorder.watching_files(), recorder.watching_calls() as constructed:
             factory = find_factory(job.factory, job.target)
             spec = make_spec(factory, job.target)
         settings = capture_settings()
         clock.phase("eager")
-        randoms = _run_eagerly(spec, job.target)
+        with recorder.watching_calls() as ran:
+            randoms = _run_eagerly(spec, job.target)
         loaded = loaded_names() - loaded_before
         # Examples may have changed the module in place: compile what the factory makes.
         del spec
         spec = make_spec(factory, job.target)
         built = _compile(job, spec, clock, randoms)
         built.loaded = loaded
+        built.calls = (constructed, ran)
         clock.phase("package")
         manifest = built.manifest(job, environment, settings, recorder, clock, began)
     built.publish(job, manifest)
@@ -140,6 +143,7 @@ class _Built:
         self.traced = traced
         self.graphs = graphs
         self.loaded: frozenset[str] = frozenset()
+        self.calls: tuple[CallWatch, ...] = ()
 
     def manifest(
         self,
@@ -163,7 +167,7 @@ class _Built:
         for name, content in contents.items():
             sha256, size = store.put_object(content)
             objects.append(ObjectRef(name=name, sha256=sha256, size=size))
-        sources = self._with_libraries(recorder)
+        sources = self._sources(job, recorder)
         files = {str(path): module for path, module in recorder.executed_files().items()}
         clock.stop()
         return Manifest(
@@ -184,14 +188,33 @@ class _Built:
             ),
         )
 
-    def _with_libraries(self, recorder: Recorder) -> Sources:
+    def _sources(self, job: Job, recorder: Recorder) -> Sources:
+        """The snapshot, with the libraries and the pieces of user modules that count."""
+        from preheat.recording.calls import roots_of
+        from preheat.recording.inherited import inherited_names
         from preheat.recording.libraries import record_libraries
+        from preheat.sources.closure import find_closure
 
+        executed = recorder.executed_sources()
+        files = {str(path): module for module, (path, _) in executed.items()}
+        module, _, factory = job.factory.partition(":")
+        closure = find_closure(
+            {name: (path.name == "__init__.py", text) for name, (path, text) in executed.items()},
+            [
+                (module, factory),
+                *(root for watch in self.calls for root in watch.names(files)),
+                *roots_of(self.traced, files),
+            ],
+            inherited=inherited_names(executed),
+        )
+        recorder.variables(closure.variables)
         sources = recorder.sources()
         user_names = frozenset(m.module.partition(".")[0] for m in sources.modules)
         traced = dict.fromkeys(code.co_filename for code in self.traced)
-        libraries, files = record_libraries(self.loaded, traced, user_names)
-        return msgspec.structs.replace(sources, libraries=libraries, library_files=files)
+        libraries, library_files = record_libraries(self.loaded, traced, user_names)
+        return msgspec.structs.replace(
+            sources, libraries=libraries, library_files=library_files, closure=closure
+        )
 
     def publish(self, job: Job, manifest: Manifest) -> None:
         """Point the staging store's ref to the manifest."""

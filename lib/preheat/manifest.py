@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from preheat.errors import CorruptedError
+from preheat.sources.units import Closure
 
 # Raised with every change of a record's shape or of a digest's rule: what older versions wrote is then
 # built again.
@@ -86,7 +87,8 @@ class Sources(_Record, frozen=True, kw_only=True):
     """The snapshot: what the build really used.
 
     ``roots[0]`` is always "" and stands for the project directory; other roots are relative to it
-    where they lie below it, else absolute.
+    where they lie below it, else absolute. ``closure`` says which pieces of the modules count; without
+    it every module counts whole.
     """
 
     roots: tuple[str, ...] = ("",)
@@ -95,6 +97,7 @@ class Sources(_Record, frozen=True, kw_only=True):
     variables: tuple[Variable, ...] = ()
     libraries: tuple[Library, ...] = ()
     library_files: tuple[LibraryFile, ...] = ()
+    closure: Closure | None = None
 
 
 class LiveCode(_Record, frozen=True, kw_only=True):

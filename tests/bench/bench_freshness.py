@@ -36,22 +36,22 @@ def function_{index}(x, scale={index}.5):
         raise TypeError(f"{{error}}") from error
     return [y * factor for factor in (1.0, 2.0, scale)]
 ''',
-    '''
+    """
 def function_{index}(x, weight=None):
     y = helper(x, {index}) * CONSTANT_{index}
     if weight is not None:
         y = y * weight
     return y + {following}
-''',
-    '''
+""",
+    """
 def function_{index}(x):
     return x.clamp(min={index}) + CONSTANT_{index} + {following}
-''',
+""",
 )
-CONSTANT = '''
+CONSTANT = """
 
 CONSTANT_{index} = {index}.25
-'''
+"""
 
 
 def module_text(functions: range, following: str) -> str:
@@ -138,7 +138,8 @@ def one_package(directory: Path) -> None:
     began = time.perf_counter()
     sources = snapshot(project, modules, [("package.module_0", "function_0")])
     print(f"{'find the closure':55} {(time.perf_counter() - began) * 1e3:8.1f} ms")  # noqa: T201
-    units = sum(len(one.units) for one in sources.closure.modules)  # type: ignore[union-attr]
+    assert sources.closure is not None
+    units = sum(len(one.units) for one in sources.closure.modules)
     size = len(msgspec.json.encode(sources))
     print(f"{'':55} {units:8} units, {size // 1024} KiB")  # noqa: T201
     digests = FileDigests(clock_ns=clock_ns)
@@ -164,7 +165,9 @@ def many_packages(directory: Path, packages: int = 1000, files: int = 200) -> No
     texts = [snapshot(project, modules, [("package.module_0", "function_0")])]
     for number in range(1, 8):  # a closure takes its time to find; eight different ones will do
         first = number * (files // 8)
-        texts.append(snapshot(project, modules, [(f"package.module_{first}", f"function_{first}0")]))
+        texts.append(
+            snapshot(project, modules, [(f"package.module_{first}", f"function_{first}0")])
+        )
     encoded = [msgspec.json.encode(one) for one in texts]
     every = [
         msgspec.json.decode(encoded[number % len(encoded)], type=Sources)

@@ -49,6 +49,7 @@ import json, os, sys, traceback
 from pathlib import Path
 import msgspec
 import torch
+import torch._dynamo, torch._inductor.config
 from preheat.recording import Recorder
 from preheat.recording.inherited import inherited_names
 from preheat.sources.closure import find_closure

@@ -237,7 +237,8 @@ def test_the_virtual_environment_in_the_project_is_a_library(project: Project) -
         sys.path[:0] = [str(project), {str(own)!r}, {str(foreign)!r}]
         """,
     )
-    assert set(recorded.modules) == {"foreign", "model"}
+    # A virtual environment may take in another one's libraries.
+    assert set(recorded.modules) == {"model"}
 
 
 def test_other_directories_are_roots_of_their_own(project: Project, tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
+from preheat.recording.calls import CallWatch, watching_calls
 from preheat.recording.files import FileWatch, unwatched
 from preheat.recording.imports import RecordingFinder
 from preheat.recording.snapshot import Snapshot
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from preheat.manifest import Sources
+    from preheat.sources.units import Closure
     from preheat.verdict import Reason
 
 
@@ -114,11 +118,40 @@ class Recorder:
         """The files of user modules, absolute, each with the name of its module."""
         return self._snapshot.executed_files()
 
-    def unchanged(self) -> tuple[Reason, ...]:
-        """Compare the snapshot with the disk and the environment now. Empty: unchanged."""
+    def executed_sources(self) -> dict[str, tuple[Path, bytes]]:
+        """Module -> its file and the very bytes that were executed; for ``find_closure``.
+
+        Modules that were executed twice, with different bytes or from two files, are left out.
+        """
+        if self._recording:
+            self._sweep()
+        return self._snapshot.executed_sources()
+
+    def variables(self, names: Iterable[str]) -> None:
+        """Record environment variables that turned out to count, with their values of now."""
+        for name in names:
+            self._snapshot.variable(name, os.environ.get(name))
+
+    @contextlib.contextmanager
+    def watching_calls(self) -> Iterator[CallWatch]:
+        """Collect which functions of user modules run inside the block, in all threads.
+
+        For the import, the construction and the eager runs; never around tracing or compilation.
+        """
+        with watching_calls() as watch:
+            yield watch
+
+    def unchanged(self, closure: Closure | None = None) -> tuple[Reason, ...]:
+        """Compare the snapshot with the disk and the environment now. Empty: unchanged.
+
+        With the ``closure``, edits outside of it are no change.
+        """
+        sources = self.sources()
+        if closure is not None:
+            sources = msgspec.structs.replace(sources, closure=closure)
         with unwatched():
             return check(
-                self.sources(),
+                sources,
                 project_locator(self._project),
                 project=self._project,
                 digests=self._digests,

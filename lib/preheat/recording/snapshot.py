@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import os
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Snapshot:
         self._project = project
         self._executed: set[Executed] = set()
         self._executed_paths: set[Path] = set()
+        self._bytes: dict[str, dict[Path, bytes]] = {}
         self._read: dict[Path, Read] = {}
         self._variables: dict[str, Digest | None] = {}
         self._written: set[Path] = set()
@@ -50,6 +52,7 @@ class Snapshot:
         path = Path(os.path.abspath(path))  # noqa: PTH100 - keeps symbolic links
         sha256 = hashlib.sha256(source).hexdigest()
         self._executed_paths.add(path)
+        self._bytes.setdefault(module, {})[path] = source
         self._executed.add(Executed(module, path, sha256, module_digest(source)))
 
     def has_executed(self, path: Path) -> bool:
@@ -59,6 +62,15 @@ class Snapshot:
     def executed_files(self) -> dict[Path, str]:
         """File -> module of everything that was executed."""
         return {one.path: one.module for one in sorted(self._executed)}
+
+    def executed_sources(self) -> dict[str, tuple[Path, bytes]]:
+        """Module -> its file and the bytes that were executed, of modules that were executed once."""
+        counts = collections.Counter(one.module for one in self._executed)
+        return {
+            module: next(iter(files.items()))
+            for module, files in sorted(self._bytes.items())
+            if counts[module] == 1
+        }
 
     def wants(self, path: Path) -> bool:
         """Whether reading this file says something new: not read before, not written by ourselves."""

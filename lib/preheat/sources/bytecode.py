@@ -1,15 +1,14 @@
-"""What a code object does, apart from where it stands: instructions without layout.
+"""What a code object's instructions say, apart from where they stand and how they are packed.
 
 Reads only what every supported Python (3.11 to 3.14) documents or keeps stable: two-byte units in
 ``co_code`` (which is free of specialisation), ``EXTENDED_ARG``, relative jumps, and the variable-length
-exception table.
+exception table. Instructions that one release packs into one, and another into two, come out as two.
 """
 
 from __future__ import annotations
 
 import dis
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,123 +16,196 @@ if TYPE_CHECKING:
 
 _CACHE = 0
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
-_NOP = dis.opmap["NOP"]
-_STORE_NAME = dis.opmap["STORE_NAME"]
 _CONSTANT = frozenset(dis.hasconst)
+_NAME = frozenset(dis.hasname)
+_LOCAL = frozenset({*dis.haslocal, *dis.hasfree})
 _JUMP = frozenset(dis.hasjrel)
 _BACKWARD = frozenset(op for op in _JUMP if "JUMP_BACKWARD" in dis.opname[op])
+_SKIPPED = frozenset(
+    dis.opmap[name] for name in ("CACHE", "NOP", "RESUME", "NOT_TAKEN") if name in dis.opmap
+)
+
+# Low bits of the argument that are flags, by release: bit 0 of LOAD_GLOBAL asks for a NULL to call.
+_FLAG_BITS = {dis.opmap["LOAD_GLOBAL"]: 1}
+if "LOAD_METHOD" not in dis.opmap or dis.opmap["LOAD_METHOD"] > 255:  # 3.12: part of LOAD_ATTR
+    _FLAG_BITS[dis.opmap["LOAD_ATTR"]] = 1
+if "LOAD_SUPER_ATTR" in dis.opmap:
+    _FLAG_BITS[dis.opmap["LOAD_SUPER_ATTR"]] = 2
+
+# Pairs of operations on two locals with four bits each (3.13, 3.14).
+_PAIRS = {
+    dis.opmap[name]: parts
+    for name, parts in {
+        "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+        "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
+        "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+        "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+    }.items()
+    if name in dis.opmap
+}
+_LOCAL |= _PAIRS.keys()
+_RETURN_CONST = dis.opmap.get("RETURN_CONST", -1)
+# Whether a local is borrowed is the compiler's finding, not the program's text.
+_SAME = {"LOAD_FAST_BORROW": "LOAD_FAST"}
+_NAMES = tuple(_SAME.get(name, name) for name in dis.opname)
 
 # Written by the compiler into class bodies: a docstring, a line number, and a summary of the methods
 # whose order may depend on the hash seed (3.13). None of them decides what the class does.
 _DERIVED_NAMES = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})
 
-# Docstring present, and "no monitoring events": neither changes what the code computes.
-_IGNORED_FLAGS = 0x4000000 | 0x2000000
 
+class Instruction(NamedTuple):
+    """One operation.
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One operation. Jumps carry the index of their target; constants carry the value itself."""
+    ``target``: for jumps, the index of the instruction that is jumped to. ``name``: for operations on a
+    global, an attribute or a local. ``constant`` is meant only where ``has_constant``; ``argument`` is
+    what else the operation is told. ``handler``: the index of the exception handler and its depth.
+    """
 
-    opcode: int
-    argument: int
+    operation: str
+    argument: int = 0
+    name: str | None = None
+    target: int | None = None
     has_constant: bool = False
     constant: Any = None
+    handler: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CodeParts:
-    """A code object without layout. ``exceptions``: (start, end, target, depth) by instruction index."""
-
-    head: tuple[object, ...]
-    instructions: list[Instruction]
-    exceptions: list[tuple[int, int, int, int]]
+_Part = tuple[str, int, "str | None", bool, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    unit: int
-    opcode: int
-    argument: int
-    caches: int
+def instructions(code: CodeType) -> list[Instruction]:
+    """The instructions without caches, no-ops and what the compiler derives from positions.
+
+    A target may equal the length of the list only in code that nothing ever reaches.
+    """
+    parts, index_of, jumps = _parts(code)
+    _drop_derived(parts)
+    handlers: dict[int, tuple[int, int]] = {}
+    for start, end, target, depth in _exception_table(code.co_exceptiontable):
+        handler = (index_of[target], depth)
+        handlers.update(dict.fromkeys(range(index_of[start], index_of[end]), handler))
+    kept = [part[0] != _DROPPED for part in parts]
+    if all(kept):
+        places = None
+    else:
+        places, count = [], 0
+        for one in kept:
+            places.append(count)
+            count += one
+        places.append(count)
+    result: list[Instruction] = []
+    for index, (operation, argument, name, has_constant, constant) in enumerate(parts):
+        if places is not None and not kept[index]:
+            continue
+        target_unit = jumps.get(index)
+        target_index = None if target_unit is None else index_of[target_unit]
+        found = handlers.get(index)
+        if places is not None:
+            target_index = None if target_index is None else places[target_index]
+            found = None if found is None else (places[found[0]], found[1])
+        result.append(
+            Instruction(operation, argument, name, target_index, has_constant, constant, found)
+        )
+    return result
 
 
-def code_parts(code: CodeType) -> CodeParts:
-    """Take a code object apart. Constants that no instruction loads (docstrings) do not appear."""
-    raw, index_of = _units(code.co_code)
-    instructions = [_instruction(code, one, index_of) for one in raw]
-    _drop_derived_values(code, instructions)
-    exceptions = [
-        (index_of[start], index_of[end], index_of[target], depth)
-        for start, end, target, depth in _exception_table(code.co_exceptiontable)
-    ]
-    return CodeParts(_head(code), instructions, exceptions)
+_DROPPED = ""
+_OTHER, _SKIP, _EXTEND, _A_CONSTANT, _A_NAME, _A_LOCAL, _A_JUMP = range(7)
 
 
-def _head(code: CodeType) -> tuple[object, ...]:
-    return (
-        code.co_name,
-        code.co_qualname,
-        code.co_argcount,
-        code.co_posonlyargcount,
-        code.co_kwonlyargcount,
-        code.co_flags & ~_IGNORED_FLAGS,
-        code.co_names,
-        code.co_varnames,
-        code.co_cellvars,
-        code.co_freevars,
-    )
+def _kinds() -> list[int]:
+    kinds = [_OTHER] * 256
+    for kind, opcodes in (
+        (_A_CONSTANT, _CONSTANT),
+        (_A_NAME, _NAME),
+        (_A_LOCAL, _LOCAL),
+        (_A_JUMP, _JUMP),
+        (_SKIP, _SKIPPED),
+        (_EXTEND, {_EXTENDED_ARG}),
+    ):
+        for opcode in opcodes:
+            if opcode < 256:  # larger ones are the compiler's own and never in code
+                kinds[opcode] = kind
+    return kinds
 
 
-def _units(units: bytes) -> tuple[list[_Raw], list[int]]:
-    """The instructions, and for every two-byte unit the index of the instruction at or after it."""
-    raw: list[_Raw] = []
-    index_of: list[int] = []
-    extended = 0
+_KINDS = _kinds()
+_SMALL_INT = dis.opmap.get("LOAD_SMALL_INT", -1)
+
+
+def _parts(code: CodeType) -> tuple[list[_Part], list[int], dict[int, int]]:
+    """The operations; for each two-byte unit the index of the operation at or after it; and for jumps
+    the unit that they lead to."""
+    units = code.co_code
     count = len(units) // 2
+    parts: list[_Part] = []
+    index_of: list[int] = []
+    jumps: dict[int, int] = {}
+    extended = 0
     for unit in range(count):
-        opcode, argument = units[2 * unit], units[2 * unit + 1] | extended
-        index_of.append(len(raw))
-        if opcode == _EXTENDED_ARG:
+        opcode = units[2 * unit]
+        kind = _KINDS[opcode]
+        index_of.append(len(parts))
+        if kind == _SKIP:
+            extended = 0
+            continue
+        argument = units[2 * unit + 1] | extended
+        if kind == _EXTEND:
             extended = argument << 8
             continue
         extended = 0
-        if opcode in (_CACHE, _NOP):
-            continue
-        raw.append(_Raw(unit, opcode, argument, _caches_after(units, unit, count)))
-    index_of.append(len(raw))
-    return raw, index_of
+        if kind == _A_JUMP:
+            after = unit + 1
+            while after < count and units[2 * after] == _CACHE:
+                after += 1
+            jumps[len(parts)] = after + (-argument if opcode in _BACKWARD else argument)
+            parts.append((_NAMES[opcode], 0, None, False, None))
+        elif kind == _OTHER:
+            if opcode == _SMALL_INT:
+                parts.append(("LOAD_CONST", 0, None, True, argument))
+            else:
+                parts.append((_NAMES[opcode], argument, None, False, None))
+        else:
+            _add_part(code, kind, opcode, argument, parts)
+    index_of.append(len(parts))
+    return parts, index_of, jumps
 
 
-def _caches_after(units: bytes, unit: int, count: int) -> int:
-    caches = 0
-    while unit + 1 + caches < count and units[2 * (unit + 1 + caches)] == _CACHE:
-        caches += 1
-    return caches
+def _add_part(code: CodeType, kind: int, opcode: int, argument: int, parts: list[_Part]) -> None:
+    if kind == _A_NAME:
+        bits = _FLAG_BITS.get(opcode, 0)
+        name = code.co_names[argument >> bits]
+        parts.append((_NAMES[opcode], argument & ((1 << bits) - 1), name, False, None))
+    elif kind == _A_CONSTANT:
+        constant = code.co_consts[argument]
+        if opcode == _RETURN_CONST:
+            parts.append(("LOAD_CONST", 0, None, True, constant))
+            parts.append(("RETURN_VALUE", 0, None, False, None))
+        else:
+            parts.append((_NAMES[opcode], 0, None, True, constant))
+    elif opcode in _PAIRS:
+        first, second = _PAIRS[opcode]
+        parts.append((first, 0, _local(code, argument >> 4), False, None))
+        parts.append((second, 0, _local(code, argument & 15), False, None))
+    else:
+        parts.append((_NAMES[opcode], 0, _local(code, argument), False, None))
 
 
-def _instruction(code: CodeType, raw: _Raw, index_of: list[int]) -> Instruction:
-    if raw.opcode in _CONSTANT:
-        return Instruction(raw.opcode, 0, True, code.co_consts[raw.argument])
-    if raw.opcode in _JUMP:
-        distance = -raw.argument if raw.opcode in _BACKWARD else raw.argument
-        return Instruction(raw.opcode, index_of[raw.unit + 1 + raw.caches + distance])
-    return Instruction(raw.opcode, raw.argument)
+def _local(code: CodeType, index: int) -> str:
+    """Of variables, cells that are no arguments, and free variables, in this order."""
+    if index < len(code.co_varnames):
+        return code.co_varnames[index]
+    cells = [name for name in code.co_cellvars if name not in code.co_varnames]
+    return (*cells, *code.co_freevars)[index - len(code.co_varnames)]
 
 
-def _drop_derived_values(code: CodeType, instructions: list[Instruction]) -> None:
-    """Forget what is stored under a derived name, whichever instruction loads it."""
-    for index, instruction in enumerate(instructions):
-        if instruction.opcode != _STORE_NAME or index == 0:
-            continue
-        if code.co_names[instruction.argument] in _DERIVED_NAMES and _loads_value(
-            instructions[index - 1]
-        ):
-            instructions[index - 1] = Instruction(_NOP, 0)
-
-
-def _loads_value(instruction: Instruction) -> bool:
-    return instruction.has_constant or dis.opname[instruction.opcode] == "LOAD_SMALL_INT"
+def _drop_derived(parts: list[_Part]) -> None:
+    """Forget what is stored under a derived name, and that it is stored."""
+    for index in range(1, len(parts)):
+        if parts[index][0] == "STORE_NAME" and parts[index][2] in _DERIVED_NAMES:
+            if parts[index - 1][3]:
+                parts[index - 1] = parts[index] = (_DROPPED, 0, None, False, None)
 
 
 def _exception_table(table: bytes) -> Iterator[tuple[int, int, int, int]]:

@@ -10,29 +10,49 @@ docstrings in its digest.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
-import dis
+import functools
 import hashlib
 import struct
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from preheat.sources.bytecode import code_parts
+from preheat.sources.bytecode import instructions
+from preheat.sources.flow import written
 from preheat.sources.quiet import without_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from preheat.manifest import Digest
+    from preheat.sources.bytecode import Instruction
 
-_MODULE_PREFIX = b"preheat module 1\0"
+_MODULE_PREFIX = b"preheat module 2\0"
 _BROKEN_PREFIX = b"preheat broken module 1\0"
-_CODE_PREFIX = b"preheat code 1\0"
+_CODE_PREFIX = b"preheat code 2\0"
 
 # What compile() raises for text that is no program: ValueError for NUL bytes and bad encodings,
 # RecursionError and MemoryError for nesting that is too deep, OverflowError for absurd numbers.
-_NOT_A_PROGRAM = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
+NOT_A_PROGRAM = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
+
+# Docstring present; "no monitoring events"; annotations as text, which are digested by themselves.
+_IGNORED_FLAGS = 0x4000000 | 0x2000000 | __future__.annotations.compiler_flag
+_VARARGS, _VARKEYWORDS = 0x04, 0x08
+_SHOW_LOCALS = frozenset(
+    {
+        "locals",
+        "vars",
+        "dir",
+        "eval",
+        "exec",
+        "f_locals",
+        "_getframe",
+        "currentframe",
+        "co_varnames",
+    }
+)
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -45,7 +65,7 @@ def module_digest(source: bytes) -> Digest:
     """
     try:
         code, docstrings = _compile(source)
-    except _NOT_A_PROGRAM:
+    except NOT_A_PROGRAM:
         return hashlib.sha256(_BROKEN_PREFIX + source).hexdigest()
     read_by_itself = b"__doc__" in source or b"getdoc" in source
     return _tree_digest(_MODULE_PREFIX, code, docstrings if read_by_itself else ())
@@ -54,10 +74,11 @@ def module_digest(source: bytes) -> Digest:
 def code_digest(code: CodeType) -> Digest:
     """The digest of a code object as import made it, nested code included.
 
-    Ignores file name, positions, docstrings, inline caches, specialisation and instrumentation. It
-    is not comparable with ``module_digest``. Not promised: that it survives adding or removing the
-    docstring of a class defined inside the function, nor every change of line breaks inside one
-    statement (the compiler lays out some branches by line).
+    Ignores file name, positions, docstrings, inline caches, specialisation, instrumentation, the
+    layout that the compiler gives to branches, and the names of local variables unless the function
+    mentions something that shows them (``locals``, ``eval``, ...). It is not comparable with
+    ``module_digest``. Not promised: that it survives every change of line breaks inside of one
+    statement; the exceptions known are swaps of variables that are spread over lines.
     """
     return _tree_digest(_CODE_PREFIX, code)
 
@@ -100,47 +121,82 @@ def _is_string(statement: ast.stmt) -> bool:
 
 
 def _tree_digest(prefix: bytes, code: CodeType, docstrings: tuple[str, ...] = ()) -> Digest:
-    hasher = hashlib.sha256(prefix)
-    for token in _constant((code, docstrings)):
-        # Every token carries its length, so that no two token streams run together.
-        hasher.update(b"%d:" % len(token))
-        hasher.update(token)
-    return hasher.hexdigest()
+    return hashlib.sha256(prefix + joined_tokens(_constant((code, docstrings)))).hexdigest()
+
+
+def joined_tokens(tokens: Iterable[bytes]) -> bytes:
+    """The lengths of all tokens go first, so that no two token streams run together."""
+    every = list(tokens)
+    return b"%b%b" % (repr([len(token) for token in every]).encode(), b"".join(every))
 
 
 def _code(code: CodeType) -> Iterator[bytes]:
-    parts = code_parts(code)
+    steps = instructions(code)
+    names = _local_names(code, steps)
     yield b"code"
-    yield repr(parts.head).encode()
-    for instruction in parts.instructions:
-        yield dis.opname[instruction.opcode].encode()
-        if instruction.has_constant:
-            yield from _constant(instruction.constant)
-        else:
-            yield b"%d" % instruction.argument
-    yield repr(parts.exceptions).encode()
+    yield repr(_head(code)).encode()
+    yield from written(steps, [_step(one, names) for one in steps])
+
+
+def _head(code: CodeType) -> tuple[object, ...]:
+    arguments = code.co_argcount + code.co_kwonlyargcount
+    arguments += bool(code.co_flags & _VARARGS) + bool(code.co_flags & _VARKEYWORDS)
+    return (
+        code.co_name,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_flags & ~_IGNORED_FLAGS,
+        code.co_varnames[:arguments],
+        code.co_cellvars,
+        code.co_freevars,
+    )
+
+
+def _local_names(code: CodeType, steps: list[Instruction]) -> dict[str, str]:
+    """Local name -> what stands for it: nobody can see the names of most local variables."""
+    if any(one.name in _SHOW_LOCALS for one in steps):
+        return {}
+    shown = {*_head(code)[5], *code.co_cellvars, *code.co_freevars}  # type: ignore[misc]
+    hidden = (name for name in code.co_varnames if name not in shown)
+    return {name: f"#{index}" for index, name in enumerate(hidden)}
+
+
+def _step(one: Instruction, names: dict[str, str]) -> bytes:
+    operation, argument, name, _, has_constant, constant, _ = one
+    if has_constant:
+        if type(constant) is str:
+            return b"%b str %b" % (operation.encode(), _scalar(constant))
+        return b"%b %b" % (operation.encode(), joined_tokens(_constant(constant)))
+    if name is not None and "FAST" in operation:
+        name = names.get(name, name)
+    return _plain_step(operation, argument, name)
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _plain_step(operation: str, argument: int, name: str | None) -> bytes:
+    # Most steps of a program are among those of other programs.
+    return f"{operation} {argument} {'' if name is None else name}".encode()
+
+
+def constant_tokens(value: object) -> Iterator[bytes]:
+    """A constant as tokens, by type and value: 1, True and 1.0 differ, as do 0.0 and -0.0."""
+    return _constant(value)
 
 
 def _constant(value: object) -> Iterator[bytes]:
-    """A constant as tokens, by type and value: 1, True and 1.0 differ, as do 0.0 and -0.0."""
     yield type(value).__name__.encode()
     if isinstance(value, CodeType):
         yield from _code(value)
     elif isinstance(value, (tuple, frozenset)):
         yield b"%d" % len(value)
-        items = [b"".join(_framed(item)) for item in value]
+        items = [joined_tokens(_constant(item)) for item in value]
         # The order of a frozenset depends on the hash seed.
         yield from items if isinstance(value, tuple) else sorted(items)
     elif isinstance(value, slice):
         yield from _constant((value.start, value.stop, value.step))
     else:
         yield _scalar(value)
-
-
-def _framed(value: object) -> Iterator[bytes]:
-    for token in _constant(value):
-        yield b"%d:" % len(token)
-        yield token
 
 
 def _scalar(value: object) -> bytes:

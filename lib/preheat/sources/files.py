@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from preheat.sources.digest import module_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Iterator
     from pathlib import Path
 
     from preheat.manifest import Digest
+    from preheat.sources.compare import Change
+    from preheat.sources.tables import ModuleTable
+    from preheat.verdict import Reason
 
 # Not a digest, so it equals none: the file is there and cannot be read.
 UNREADABLE = "unreadable"
@@ -30,6 +33,9 @@ _SAMPLED_PREFIX = b"preheat sampled file 1\0"
 # Filesystem times are coarse (up to 2 s): a second edit of the same size within that time may leave
 # all of a file's times as they were.
 SETTLE_NS = 2_000_000_000
+
+_MAX_TABLES = 4096
+_MAX_CHANGES = 1 << 18
 
 _GONE = (FileNotFoundError, NotADirectoryError)
 
@@ -65,6 +71,28 @@ class FileDigests:
     def __init__(self, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
         self._entries: dict[Path, _Entry] = {}
+        self._tables: dict[Digest, ModuleTable | None] = {}
+        self._moment: dict[tuple[Path, str], Digest | None] | None = None
+        self.places: dict[Hashable, tuple[Path | None, Path | None, Digest | None]] | None = None
+        self.shared: dict[Hashable, tuple[tuple[Reason, ...], frozenset[Path]]] | None = None
+        self.changes: dict[Hashable, tuple[Change, ...]] = {}
+
+    @contextlib.contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Inside the block every file is looked at once, however many packages ask for it.
+
+        For one plan: what happens to the files meanwhile is seen by the next one. Other threads that
+        use the same object meanwhile get the answers of the same moment.
+        """
+        before = self._moment, self.places, self.shared
+        if self._moment is None:
+            self._moment, self.places, self.shared = {}, {}, {}
+        if len(self.changes) > _MAX_CHANGES:
+            self.changes.clear()
+        try:
+            yield
+        finally:
+            self._moment, self.places, self.shared = before
 
     def sha256(self, path: Path) -> Digest | None:
         """sha256 of the file's bytes."""
@@ -73,6 +101,29 @@ class FileDigests:
     def module(self, path: Path) -> Digest | None:
         """``module_digest`` of the file's bytes."""
         return self._digest(path, "module", lambda file, _: module_digest(file.read()))
+
+    def table(self, path: Path) -> ModuleTable | None:
+        """The pieces of the file's text, or None for what cannot be read or does not parse.
+
+        Remembered by content, so that a file is parsed once for all packages and for every place.
+        """
+        sha256 = self.sha256(path)
+        if sha256 in self._tables:
+            table = self._tables.pop(sha256)
+            self._tables[sha256] = table  # the least recently used go first
+            return table
+        try:
+            source = path.read_bytes()
+        except OSError:
+            return None
+        # Workers whose files are unchanged never need it.
+        from preheat.sources import tables
+
+        table = tables.read_table(source)
+        self._tables[hashlib.sha256(source).hexdigest()] = table
+        while len(self._tables) > _MAX_TABLES:
+            del self._tables[next(iter(self._tables))]
+        return table
 
     def data(self, path: Path) -> Digest | None:
         """``data_digest`` of the file."""
@@ -84,6 +135,17 @@ class FileDigests:
         return 0 if found is None else found.size
 
     def _digest(
+        self, path: Path, kind: str, compute: Callable[[io.BufferedReader, int], Digest]
+    ) -> Digest | None:
+        moment = self._moment
+        if moment is None:
+            return self._look(path, kind, compute)
+        key = (path, kind)
+        if key not in moment:
+            moment[key] = self._look(path, kind, compute)
+        return moment[key]
+
+    def _look(
         self, path: Path, kind: str, compute: Callable[[io.BufferedReader, int], Digest]
     ) -> Digest | None:
         stamp = _stamp_of(path)

@@ -22,22 +22,29 @@ def root_directory(sources: Sources, project: Path, root: int) -> Path:
     return project / sources.roots[root] if sources.roots[root] else project
 
 
-def project_locator(project: Path, search_path: Iterable[str | Path] = ()) -> Locate:
+class ProjectLocator:
+    """See ``project_locator``. Two with the same ``key`` answer the same."""
+
+    def __init__(self, project: Path, search_path: Iterable[str | Path]) -> None:
+        self._project = project
+        self._entries = [project, *(project / entry for entry in search_path)]
+        self.key = tuple(map(str, self._entries))
+
+    def __call__(self, module: ModuleSource) -> Path | None:
+        if module.root != 0:
+            return None
+        recorded = self._project / module.path
+        return recorded if recorded.is_file() else _search(self._entries, module.module)
+
+
+def project_locator(project: Path, search_path: Iterable[str | Path] = ()) -> ProjectLocator:
     """For the daemon: the file below the project where the build found the module.
 
     When it is gone, the module is looked for below the project and the entries of ``search_path``
     (relative ones start at the project): a file that only moved to another entry is not an edit.
     None for modules of other roots: ``check`` knows where those were.
     """
-    entries = [project, *(project / entry for entry in search_path)]
-
-    def locate(module: ModuleSource) -> Path | None:
-        if module.root != 0:
-            return None
-        recorded = project / module.path
-        return recorded if recorded.is_file() else _search(entries, module.module)
-
-    return locate
+    return ProjectLocator(project, search_path)
 
 
 def import_locator(
