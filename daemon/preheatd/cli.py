@@ -148,10 +148,16 @@ def status(options: commands.Options) -> int:
 
 @preheat.command()
 @click.argument("target")
+@click.option(
+    "--if-edited",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Show what an edit of FILE could touch instead.",
+)
 @_options
-def explain(options: commands.Options, target: str) -> int:
+def explain(options: commands.Options, target: str, if_edited: Path | None) -> int:
     """Show everything that is known about TARGET and why it is fresh or not."""
-    return asyncio.run(commands.explain(options, target))
+    return asyncio.run(commands.explain(options, target, if_edited))
 
 
 @preheat.command()

@@ -115,14 +115,30 @@ async def status(options: Options) -> int:
     return _exit_code(one.decision for one in looked)
 
 
-async def explain(options: Options, target: str) -> int:
-    """Show one target."""
-    (looked,) = await statuses.look(_open(options, (target,), create=False))
+async def explain(options: Options, target: str, if_edited: Path | None = None) -> int:
+    """Show one target: why it is fresh or not, or what an edit of a file could touch."""
+    project = _open(options, (target,), create=False)
+    (looked,) = await statuses.look(project)
+    if if_edited is not None:
+        return await _if_edited(options, project, looked, if_edited)
+    symbols = await statuses.symbols(project, looked)
     if options.as_json:
-        _print_json(answers.target_answer(looked))
+        _print_json({**answers.target_answer(looked), "symbols": msgspec.to_builtins(symbols)})
     else:
         report.print_explanation(_output(), looked)
+        report.print_symbols(_output(), symbols)
     return _exit_code((looked.decision,))
+
+
+async def _if_edited(
+    options: Options, project: Project, looked: statuses.TargetStatus, file: Path
+) -> int:
+    touch = await statuses.if_edited(project, looked, file)
+    if options.as_json:
+        _print_json({"target": looked.decision.target, **msgspec.to_builtins(touch)})
+    else:
+        report.print_touch(_output(), looked.decision.target, touch)
+    return 0
 
 
 def _open(options: Options, targets: tuple[str, ...], *, create: bool) -> Project:

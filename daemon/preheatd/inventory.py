@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from preheat.errors import CorruptedError, PreheatError, UntrustedStoreError
 from preheat.sources.check import check
+from preheat.sources.explain import Explanation, Touch, explain, if_edited
 from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import project_locator
@@ -99,6 +100,22 @@ class Inventory:
                 only_known=True,
             ),
         )
+
+    def explain(self, config: Config, manifest: Manifest, target: Target) -> Explanation:
+        """The same, with what became of each piece of a file that changed."""
+        variables = target_environment(self._environ, target, config.project)
+        places = search_path(variables, config.project, target.cwd)
+        return explain(
+            manifest.sources,
+            project_locator(config.project, places),
+            project=config.project,
+            digests=self._digests,
+            environ=variables,
+        )
+
+    def if_edited(self, config: Config, manifest: Manifest, file: Path) -> Touch:
+        """What an edit of a file could touch."""
+        return if_edited(manifest.sources, file, config.project, self._digests)
 
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
         building = self._state.building()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from preheat.sources.explain import SymbolReport, Touch
     from preheat.verdict import Reason
     from preheatd.owned import Owner
     from preheatd.plan import Decision, Plan
@@ -100,7 +101,8 @@ def print_explanation(console: Console, target: TargetStatus) -> None:
         console.print(f"  because      {escape(str(reason))}", highlight=False)
     manifest = target.manifest
     if manifest is not None:
-        modules, data = len(manifest.sources.modules), len(manifest.sources.data_files)
+        modules = len(manifest.sources.modules)
+        data = sum(one.sha256 is not None for one in manifest.sources.data_files)
         console.print(f"  built        {manifest.build.started_at}", highlight=False)
         console.print(f"  depends on   {modules} modules, {data} data files", highlight=False)
     if target.failure is not None:
@@ -212,3 +214,45 @@ def _why(reasons: tuple[Reason, ...]) -> Text:
     shown = "; ".join(str(reason) for reason in reasons[:_REASONS_SHOWN])
     more = len(reasons) - _REASONS_SHOWN
     return Text(f"{shown}; and {more} more" if more > 0 else shown)
+
+
+def print_symbols(console: Console, symbols: Iterable[SymbolReport]) -> None:
+    """What became of each piece of the files that changed."""
+    for one in symbols:
+        lines = " -> ".join(
+            f"{first}-{last}" for first, last in filter(None, (one.before, one.now))
+        )
+        words = one.kind.replace("_", " ")
+        effect = "makes it stale" if one.stale else "changes nothing"
+        where = f"{one.file} {one.symbol}".rstrip()
+        console.print(
+            f"  {words}: {where}{f' (lines {lines})' if lines else ''}, {effect}", markup=False
+        )
+        for line in one.diff:
+            console.print(f"    {line}", markup=False)
+
+
+def _lines(span: tuple[int, int]) -> str:
+    first, last = span
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def print_touch(console: Console, target: str, touch: Touch) -> None:
+    """What an edit of a file could touch."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    if touch.data:
+        say(f"{target}: any change of {touch.file} makes it stale: it {touch.detail}.")
+    elif touch.whole:
+        detail = f" ({touch.detail})" if touch.detail else ""
+        say(f"{target}: any edit of {touch.file} but of comments and formatting counts{detail}.")
+    elif not touch.module:
+        say(f"{target}: {touch.file} does not count.")
+    else:
+        say(f"{target}: an edit of one of these in {touch.file} makes it stale:")
+        for unit in touch.counts:
+            say(f"  {unit.symbol} (lines {_lines((unit.first, unit.last))})")
+        if touch.free:
+            say(f"These may be edited freely: {', '.join(touch.free)}.")

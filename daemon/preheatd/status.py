@@ -7,11 +7,15 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from preheat.errors import TargetError
 from preheat.verdict import Verdict
 from preheatd.plan import Decision, make_plan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from preheat.manifest import Manifest
+    from preheat.sources.explain import SymbolReport, Touch
     from preheatd.plan import Plan, TargetFacts
     from preheatd.project import Project
     from preheatd.state import Failure
@@ -58,4 +62,32 @@ def _status(project: Project, decision: Decision, one: TargetFacts) -> TargetSta
         manifest=one.manifest,
         failure=failure,
         log=project.state.log_tail(one.target, one.environment) if failure else "",
+    )
+
+
+async def symbols(project: Project, looked: TargetStatus) -> tuple[SymbolReport, ...]:
+    """What became of each piece of the files that changed; nothing where there is no package."""
+    manifest = looked.manifest
+    if manifest is None:
+        return ()
+    (target,) = project.config.targets
+    explanation = await asyncio.to_thread(
+        project.inventory.explain, project.config, manifest, target
+    )
+    return explanation.symbols
+
+
+async def if_edited(project: Project, looked: TargetStatus, file: Path) -> Touch:
+    """What an edit of ``file``, absolute or relative to the working directory, could touch.
+
+    Raises ``TargetError`` for a target that has no package: then nothing is known of it.
+    """
+    if looked.manifest is None:
+        raise TargetError(
+            f"Target {looked.decision.target!r} has no package, so what it depends on is not known.",
+            remedy="Run `preheat warm` first.",
+        )
+    path = await asyncio.to_thread(file.absolute)
+    return await asyncio.to_thread(
+        project.inventory.if_edited, project.config, looked.manifest, path
     )

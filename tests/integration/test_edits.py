@@ -169,7 +169,12 @@ def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) 
 
 def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) -> None:
     assert project.preheat("warm").code == 0
+    touched = project.preheat("explain", "program", "--if-edited", "app/model.py", "--json").json()
+    assert {unit["symbol"] for unit in touched["counts"]} >= {"FACTOR", "helper", "program"}
     project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 7.0")
+    explained = project.preheat("explain", "program")
+    assert explained.code == 3
+    assert "symbol edited: app/model.py FACTOR (lines 4 -> 4), makes it stale" in explained.out
     script = """
         import json, warnings, torch, preheat
         from app.model import program
