@@ -26,7 +26,7 @@ from preheat.manifest import (
     SpecRecord,
     environment_digest,
 )
-from preheat.process import Events, import_libraries, recording_user_code, run
+from preheat.process import Events, recording_user_code, run
 from preheat.version import VERSION
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def main(job: Job, events: Events) -> None:
     clock = _Clock(events)
     clock.phase("start")
     _need_compiler()
-    import_libraries()
+    from preheat.torch_internals.compiler import import_compiler
+
+    import_compiler()
     from preheat.environment import capture, capture_settings
     from preheat.recording.libraries import loaded_names
 

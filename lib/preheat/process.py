@@ -45,12 +45,6 @@ class Events:
         self.send(PhaseEvent(phase=name, detail=detail))
 
 
-def import_libraries() -> None:
-    """Import torch and the compiler, so that no user module can stand in for a library of theirs."""
-    import torch._dynamo
-    import torch._inductor.compile_fx  # noqa: F401
-
-
 def recording_user_code(job: Job) -> Recorder:
     """Make the project importable, and record what is imported of it; enter the result to begin.
 

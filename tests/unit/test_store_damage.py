@@ -15,15 +15,12 @@ from preheat.errors import CorruptedError, UntrustedStoreError
 from preheat.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_REF_BYTES,
-    Form,
-    Manifest,
     ObjectRef,
-    decode_manifest,
     encode,
-    environment_digest,
     sha256,
 )
 from preheat.store import DiskStore
+from support.manifests import ENVIRONMENT, manifest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,29 +28,6 @@ if TYPE_CHECKING:
 
     from preheat.manifest import Ref
 
-SAMPLE = b"""{"format": 1, "target": "model", "factory": "app:model", "environment": {"python": "3.11",
-"abi": "cp311", "platform": "linux", "torch": "2.13", "torch_git": "", "triton": null, "cuda": null,
-"driver": null, "device": "cpu", "gpus": [], "cpu_isa": "avx2", "cpu_count": 2, "variables": {}},
-"settings": {"threads": 1, "default_dtype": "float32", "matmul_precision": "highest",
-"configuration": {}}, "spec": {"grad": false, "backward": false, "mode": null, "dynamic": null,
-"fullgraph": false, "backend": "inductor", "options": {}, "examples": 1}, "sources": {}, "live": [],
-"forms": [], "build": {"preheat": "0", "started_at": "", "seconds": {}, "graphs": 1, "kernels": 1}}"""
-
-
-def manifest_of(*contents: bytes, target: str = "model") -> Manifest:
-    """A manifest that names these contents as its objects."""
-    objects = tuple(
-        ObjectRef(name=f"part{number}", sha256=sha256(content), size=len(content))
-        for number, content in enumerate(contents)
-    )
-    return msgspec.structs.replace(
-        decode_manifest(SAMPLE),
-        target=target,
-        forms=(Form(kind="dynamo", format=1, objects=objects),),
-    )
-
-
-ENVIRONMENT = environment_digest(decode_manifest(SAMPLE).environment)
 PART = ObjectRef(name="part0", sha256=sha256(b"content"), size=7)
 
 
