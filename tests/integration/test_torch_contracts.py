@@ -198,3 +198,17 @@ def test_compiled_graphs_are_counted_by_torch() -> None:
     before = graphs_compiled()
     torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2))
     assert graphs_compiled() == before + 1
+
+
+def test_a_source_of_defaults_survives_pickling() -> None:
+    """guards.py mends what torch 2.11 writes and cannot read."""
+    import pickle
+
+    from torch._dynamo.source import DefaultsSource, LocalSource
+
+    from preheat.torch_internals.guards import GuardRecorder, source_name
+
+    source = DefaultsSource(LocalSource("f"), 0)
+    with GuardRecorder().listening():
+        again = pickle.loads(pickle.dumps(source))  # noqa: S301  made here
+    assert source_name(again) == source_name(source)

@@ -81,11 +81,31 @@ def fingerprint(value: object) -> Fingerprint | None:
         return ("builtin", *_builtin_name(value))
     if isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return ("builtin", value.__objclass__.__qualname__, value.__name__)
+    if (found := _triton_kernel(value)) is not None:
+        return found
     if isinstance(value, functools.partial):
         inner = fingerprint(value.func)
         arguments = literal((list(value.args), dict(value.keywords)))
         return None if inner is None or arguments is None else ("partial", inner, arguments)
     return None
+
+
+def _triton_kernel(value: object) -> Fingerprint | None:
+    """A ``triton.jit`` function, or what autotuning and heuristics wrap around one.
+
+    The kernel's own code and its configurations; what it calls is part of the sources.
+    """
+    kind = type(value)
+    if kind.__module__.partition(".")[0] != "triton" or not hasattr(value, "fn"):
+        return None
+    inner = fingerprint(value.fn)
+    if inner is None:
+        return None
+    configurations = [
+        (sorted(one.kwargs.items()), one.num_warps, one.num_stages, one.num_ctas)
+        for one in getattr(value, "configs", ())
+    ]
+    return ("triton", kind.__qualname__, inner, repr(configurations))
 
 
 def _class_digest(value: type) -> str:

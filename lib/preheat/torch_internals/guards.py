@@ -70,6 +70,7 @@ class GuardRecorder:
         Without the replacement, one example's graph would answer for the next in the build itself.
         """
         from torch._dynamo import guards as torch_guards
+        from torch._dynamo.source import DefaultsSource
 
         original = torch_guards.make_guard_filter_entry
         manager = torch_guards.CheckFunctionManager
@@ -88,6 +89,7 @@ class GuardRecorder:
         with (
             replaced(torch_guards, "make_guard_filter_entry", remember),
             replaced(manager, "compile_check_fn", compile_with_checks),
+            replaced(DefaultsSource, "__reduce__", _reduce_by_arguments),
         ):
             yield
 
@@ -175,6 +177,15 @@ class GuardRecorder:
         if name.startswith(("__import_", "___module")) and isinstance(value, types.ModuleType):
             return "load" if is_library(value.__name__) else "call"
         return "load" if is_library(scope.get("__name__", "")) else "call"
+
+
+def _reduce_by_arguments(source: Any) -> tuple[type, tuple[Any, ...]]:
+    """Pickle a guard source by its constructor's arguments.
+
+    torch 2.11 pickles fields as well that its constructor does not take, and fails to load them.
+    """
+    taken = [field.name for field in dataclasses.fields(source) if field.init]
+    return type(source), tuple(getattr(source, name) for name in taken)
 
 
 def evaluate_source(builder: Any, source: Any) -> Any:
