@@ -219,9 +219,7 @@ def _why(reasons: tuple[Reason, ...]) -> Text:
 def print_symbols(console: Console, symbols: Iterable[SymbolReport]) -> None:
     """What became of each piece of the files that changed."""
     for one in symbols:
-        lines = " -> ".join(
-            f"{first}-{last}" for first, last in filter(None, (one.before, one.now))
-        )
+        lines = " -> ".join(_lines(span) for span in (one.before, one.now) if span)
         words = one.kind.replace("_", " ")
         effect = "makes it stale" if one.stale else "changes nothing"
         where = f"{one.file} {one.symbol}".rstrip()
