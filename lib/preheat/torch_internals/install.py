@@ -24,6 +24,7 @@ from preheat.sources.digest import code_digest
 from preheat.torch_internals.guards import CallChecks, add_call_checks, evaluate, holds
 from preheat.torch_internals.installed import Installed, find, lock
 from preheat.torch_internals.state import entered
+from preheat.torch_internals.wrappers import executing_in_memory
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
@@ -200,15 +201,8 @@ def _restore_backend(payload: Payload, pickled: bytes) -> Any:
 
     artifact = pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
     config = payload.options.inductor_settings()
-    with inductor_config.patch(config), in_memory_wrappers():
+    with inductor_config.patch(config), executing_in_memory():
         return torch._dynamo.disable(artifact.after_deserialization())
-
-
-def in_memory_wrappers() -> Any:
-    """Execute generated Python from the package's own bytes, not from a file in a shared cache."""
-    from preheat.torch_internals.wrappers import executing_in_memory
-
-    return executing_in_memory()
 
 
 def _provide_builtins(output_graph: Any, scope: dict[str, Any]) -> None:
