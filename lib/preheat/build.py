@@ -30,10 +30,14 @@ from preheat.process import Events, recording_user_code, run
 from preheat.version import VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from preheat.manifest import Environment, Settings, Sources
     from preheat.recording import Recorder
     from preheat.recording.calls import CallWatch
     from preheat.spec import Spec
+    from preheat.store import DiskStore
+    from preheat.torch_internals.image_writer import WrittenImage
 
 OUTCOMES_NAME = "outcomes.pt"
 
@@ -137,11 +141,18 @@ class _Built:
     """What compiling one target gave."""
 
     def __init__(
-        self, spec: Spec, payload: bytes, kernels: dict[str, str], traced: list[Any], graphs: int
+        self,
+        spec: Spec,
+        payload: bytes,
+        kernels: dict[str, str],
+        traced: list[Any],
+        graphs: int,
+        image: WrittenImage,
     ) -> None:
         self.spec = spec
         self.payload = payload
         self.kernels = kernels
+        self.image = image
         self.traced = traced
         self.graphs = graphs
         self.loaded: frozenset[str] = frozenset()
@@ -159,16 +170,10 @@ class _Built:
         """Store the objects in the staging store and describe them."""
         from preheat.live import record_live
         from preheat.store import DiskStore
-        from preheat.torch_internals.dynamo_form import FORMAT, KERNEL_PREFIX, KIND, PAYLOAD_NAME
 
         store = DiskStore(Path(job.staging), create=True)
-        contents: dict[str, bytes | Path] = {PAYLOAD_NAME: self.payload}
-        for digest, path in sorted(self.kernels.items()):
-            contents[KERNEL_PREFIX + digest] = Path(path)
-        objects = []
-        for name, content in contents.items():
-            sha256, size = store.put_object(content)
-            objects.append(ObjectRef(name=name, sha256=sha256, size=size))
+        forms = tuple(self._forms(store))
+        without = {"lean": "; ".join(self.image.refusals)} if self.image.refusals else {}
         sources = self._sources(job, recorder)
         files = {str(path): module for path, module in recorder.executed_files().items()}
         clock.stop()
@@ -180,7 +185,8 @@ class _Built:
             spec=_spec_record(self.spec),
             sources=sources,
             live=record_live(self.traced, files),
-            forms=(Form(kind=KIND, format=FORMAT, objects=tuple(objects)),),
+            forms=forms,
+            without=without,
             build=BuildRecord(
                 preheat=VERSION,
                 started_at=began.isoformat(timespec="seconds"),
@@ -189,6 +195,28 @@ class _Built:
                 kernels=len(self.kernels),
             ),
         )
+
+    def _forms(self, store: DiskStore) -> Iterator[Form]:
+        """Each form with its objects; kernels are shared between forms."""
+        from preheat.image import format as image_format
+        from preheat.torch_internals import dynamo_form
+
+        kernels = {
+            dynamo_form.KERNEL_PREFIX + digest: _stored(
+                store, dynamo_form.KERNEL_PREFIX + digest, Path(path)
+            )
+            for digest, path in sorted(self.kernels.items())
+        }
+        payload = _stored(store, dynamo_form.PAYLOAD_NAME, self.payload)
+        yield Form(
+            kind=dynamo_form.KIND,
+            format=dynamo_form.FORMAT,
+            objects=(payload, *kernels.values()),
+        )
+        if not self.image.refusals:
+            parts = [_stored(store, name, data) for name, data in self.image.objects.items()]
+            used = [kernels[name] for name in self.image.kernels]
+            yield Form(kind=image_format.KIND, format=image_format.FORMAT, objects=(*parts, *used))
 
     def _sources(self, job: Job, recorder: Recorder) -> Sources:
         """The snapshot, with the libraries and the pieces of user modules that count."""
@@ -225,6 +253,11 @@ class _Built:
         DiskStore(Path(job.staging), create=True).publish(manifest)
 
 
+def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
+    sha256, size = store.put_object(content)
+    return ObjectRef(name=name, sha256=sha256, size=size)
+
+
 def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built:
     from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.identifiers import first_identifier
@@ -247,9 +280,10 @@ def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built
                 outcomes[index] = outcome
         clock.phase("kernels")
         payload, kernels, traced = capture.finish()
+        image = capture.image()
     if outcomes:
         _save_outcomes(job, outcomes)
-    return _Built(spec, dump(payload), kernels, traced, capture.graphs())
+    return _Built(spec, dump(payload), kernels, traced, capture.graphs(), image)
 
 
 def _save_outcomes(job: Job, outcomes: dict[int, Outcome]) -> None:

@@ -17,7 +17,7 @@ from preheat.sources.units import Closure
 
 # Raised with every change of a record's shape or of a digest's rule: what older versions wrote is then
 # built again.
-FORMAT = 1
+FORMAT = 2
 MAX_MANIFEST_BYTES = 32 * 1024 * 1024
 MAX_REF_BYTES = 64 * 1024
 
@@ -170,20 +170,46 @@ class Form(_Record, frozen=True, kw_only=True):
     objects: tuple[ObjectRef, ...]
 
 
-class Proof(_Record, frozen=True, kw_only=True):
-    """A fresh process loaded the package, compiled nothing and agreed with eager.
+class FormProof(_Record, frozen=True, kw_only=True):
+    """One form was loaded, compiled nothing and agreed with eager.
 
-    ``max_error`` is the largest absolute difference over all outputs and examples. ``against`` is
-    ``eager``, or ``compiled`` where outputs are random and eager draws other numbers: then the
-    comparison is with what the build process computed.
+    ``max_error`` is the largest absolute difference over all outputs and examples. ``modules`` is how
+    many modules of the compiler loading it and calling it imported.
     """
 
+    form: str
     frames_compiled: int
     max_error: float
+    load_seconds: float
+    modules: int
+
+
+class Proof(_Record, frozen=True, kw_only=True):
+    """A fresh process proved each form of the package.
+
+    ``against`` is ``eager``, or ``compiled`` where outputs are random and eager draws other numbers:
+    then the comparison is with what the build process computed. ``seconds`` is the time of the whole
+    process.
+    """
+
+    forms: tuple[FormProof, ...]
     examples: int
     against: str
     seconds: float
-    load_seconds: float
+
+    @property
+    def frames_compiled(self) -> int:
+        """Frames compiled over all forms."""
+        return sum(proof.frames_compiled for proof in self.forms)
+
+    @property
+    def max_error(self) -> float:
+        """The largest difference over all forms."""
+        return max((proof.max_error for proof in self.forms), default=0.0)
+
+    def of(self, form: str) -> FormProof | None:
+        """The proof of one form."""
+        return next((proof for proof in self.forms if proof.form == form), None)
 
 
 class BuildRecord(_Record, frozen=True, kw_only=True):
@@ -197,7 +223,7 @@ class BuildRecord(_Record, frozen=True, kw_only=True):
 
 
 class Manifest(_Record, frozen=True, kw_only=True):
-    """One package."""
+    """One package. ``without`` says for each form that it lacks why."""
 
     format: int = FORMAT
     target: str
@@ -208,8 +234,18 @@ class Manifest(_Record, frozen=True, kw_only=True):
     sources: Sources
     live: tuple[LiveCode, ...]
     forms: tuple[Form, ...]
+    without: dict[str, str] = {}
     build: BuildRecord
     proof: Proof | None = None
+
+    def form(self, kind: str) -> Form | None:
+        """The form of this kind."""
+        return next((form for form in self.forms if form.kind == kind), None)
+
+    def is_proven(self) -> bool:
+        """Whether the proof covers each form."""
+        proof = self.proof
+        return proof is not None and all(proof.of(form.kind) for form in self.forms)
 
     def objects(self) -> tuple[ObjectRef, ...]:
         """All objects of all forms, each once."""

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from preheat.build import OUTCOMES_NAME
 from preheat.errors import MissError, ProofError
@@ -24,33 +24,66 @@ from preheat.exercise import (
     make_spec,
 )
 from preheat.job import Job, ProvenEvent
-from preheat.manifest import Proof
+from preheat.manifest import FormProof, Proof
 from preheat.process import Events, recording_user_code, run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from preheat.loaded import LoadReport
     from preheat.spec import Spec
+    from preheat.store import DiskStore
 
 
 def main(job: Job, events: Events) -> None:
     """Prove one staged package. Raises ``ProofError`` when it is not accepted."""
     began = time.monotonic()
     events.phase("proof", "import")
-    import torch
-
     from preheat.store import DiskStore
-    from preheat.worker import load
 
     recording_user_code(job).install()
     factory = find_factory(job.factory, job.target)
+    store = DiskStore(Path(job.staging))
+    package = store.read_package(job.target, job.environment)
+    if package is None:
+        raise ProofError(f"The build left no package of {job.target!r}.")
+    kinds = [form.kind for form in package[1].forms]
+    built = _built_outcomes(job)
+    # The form without a compiler comes first: the other one imports it.
+    proofs = [
+        _prove_form(kind, job, factory, store, built, events)
+        for kind in sorted(kinds, key=lambda kind: kind != "lean")
+    ]
+    events.send(
+        ProvenEvent(
+            proof=Proof(
+                forms=tuple(proofs),
+                examples=package[1].spec.examples,
+                against="compiled" if built else "eager",
+                seconds=round(time.monotonic() - began, 3),
+            )
+        )
+    )
+
+
+def _prove_form(
+    kind: str,
+    job: Job,
+    factory: Callable[[], Any],
+    store: DiskStore,
+    built: Mapping[int, Outcome],
+    events: Events,
+) -> FormProof:
+    import torch
+
+    from preheat.worker import load
+
     wanted_spec = make_spec(factory, job.target)
     loaded_spec = make_spec(factory, job.target)
     if wanted_spec.fn is loaded_spec.fn and isinstance(wanted_spec.fn, torch.nn.Module):
         wanted_spec = _copied(wanted_spec)
-    events.phase("proof", "load")
-    store = DiskStore(Path(job.staging))
+    events.phase("proof", f"load {kind}")
+    before = compiler_modules()
     with warnings.catch_warnings():
         try:
             model = load(
@@ -59,55 +92,72 @@ def main(job: Job, events: Events) -> None:
                 store=store,
                 on_miss="error",
                 device=job.device,
+                form=kind,  # type: ignore[arg-type]
                 unproven=True,
             )
         except MissError as error:
-            raise ProofError(f"The package does not load: {error.message}") from error
+            raise ProofError(f"The {kind} form does not load: {error.message}") from error
     load_seconds = model.preheat.load_seconds
-    if model.preheat.form not in ("dynamo", "lean"):
-        raise ProofError(f"The package was not used: {model.preheat}.")
-    tolerance = {**TOLERANCE, **job.tolerance}
-    built = _built_outcomes(job)
-    worst = 0.0
-    for index in range(len(loaded_spec.examples)):
-        events.phase("proof", f"example {index + 1} of {len(loaded_spec.examples)}")
-        worst = max(worst, _prove(index, wanted_spec, loaded_spec, model, built, tolerance))
+    if model.preheat.form != kind:
+        raise ProofError(f"The {kind} form was not used: {model.preheat}.")
+    count = len(loaded_spec.examples)
+    actual = []
+    for index in range(count):
+        events.phase("proof", f"{kind} example {index + 1} of {count}")
+        actual.append(_run_loaded(index, loaded_spec, model, kind))
+    modules = len(compiler_modules() - before)
     report: LoadReport = model.preheat
     compiled = report.frames_compiled + _compiled_by_torch()
-    if report.form not in ("dynamo", "lean") or report.misses or compiled:
+    if report.form != kind or report.misses or compiled:
         raise ProofError(
-            f"The package loads, but {max(report.misses, compiled)} frames had to be compiled or left "
-            f"the package: {report}."
+            f"The {kind} form loads, but {max(report.misses, compiled)} frames had to be compiled or "
+            f"left the package: {report}."
         )
-    events.send(
-        ProvenEvent(
-            proof=Proof(
-                frames_compiled=compiled,
-                max_error=worst,
-                examples=len(loaded_spec.examples),
-                against="compiled" if built else "eager",
-                seconds=round(time.monotonic() - began, 3),
-                load_seconds=round(load_seconds, 4),
-            )
-        )
+    tolerance = {**TOLERANCE, **job.tolerance}
+    worst = max(
+        _agree(index, wanted_spec, outcome, built, tolerance, kind)
+        for index, outcome in enumerate(actual)
+    )
+    return FormProof(
+        form=kind,
+        frames_compiled=compiled,
+        max_error=worst,
+        load_seconds=round(load_seconds, 4),
+        modules=modules,
     )
 
 
-def _prove(
+def compiler_modules() -> frozenset[str]:
+    """The modules of the compiler that this process has imported."""
+    return frozenset(
+        name
+        for name in sys.modules
+        if name.startswith(_COMPILER) and (name + ".").startswith(tuple(f"{c}." for c in _COMPILER))
+    )
+
+
+_COMPILER = ("torch._dynamo", "torch._inductor", "sympy", "triton")
+
+
+def _run_loaded(index: int, spec: Spec, model: Any, kind: str) -> Outcome:
+    try:
+        return exercise(spec, model, spec.calls()[index])
+    except MissError as error:
+        raise ProofError(
+            f"Example {index} is not covered by the {kind} form: {error.message}"
+        ) from error
+
+
+def _agree(
     index: int,
-    wanted_spec: Spec,
-    loaded_spec: Spec,
-    model: object,
+    spec: Spec,
+    actual: Outcome,
     built: Mapping[int, Outcome],
     tolerance: Mapping[str, tuple[float, float]],
+    kind: str,
 ) -> float:
-    what = f"example {index}"
-    example, loaded_example = wanted_spec.calls()[index], loaded_spec.calls()[index]
-    eager = exercise(wanted_spec, wanted_spec.fn, example)
-    try:
-        actual = exercise(loaded_spec, model, loaded_example)  # type: ignore[arg-type]
-    except MissError as error:
-        raise ProofError(f"{what} is not covered by the package: {error.message}") from error
+    what = f"example {index}, {kind} form"
+    eager = exercise(spec, spec.fn, spec.calls()[index])
     if index in built:
         compare_shapes(eager, actual, what)
         return compare(built[index], actual, tolerance, f"{what} (against the build's own result)")

@@ -6,11 +6,12 @@ object, in this order, before any byte of a package is unpickled.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from preheat.environment import (
     capture,
@@ -44,9 +45,20 @@ if TYPE_CHECKING:
     from preheat.manifest import Environment, Form, Manifest, ObjectRef
     from preheat.store.protocol import OpenObject, Store
 
+FormKind = Literal["lean", "dynamo"]
+
 _POLL_SECONDS = 0.5
 _digests = FileDigests()
 _versions = InstalledVersions()
+
+
+class LoadedForm(Protocol):
+    """A form that was loaded: ``call`` is called like the program."""
+
+    @property
+    def call(self) -> Callable[..., Any]: ...
+    @property
+    def uninstall(self) -> Callable[[], None]: ...
 
 
 class Unusable(Exception):
@@ -69,6 +81,7 @@ def load(
     on_miss: OnMiss | None = None,
     device: str | None = None,
     wait_seconds: float | None = None,
+    form: FormKind | None = None,
     unproven: bool = False,
 ) -> Any:
     """``fn`` with the compiled code of ``target``'s package; without compiling anything.
@@ -78,8 +91,9 @@ def load(
     ``eval`` are the original's. ``result.preheat`` says what happened (``LoadReport``).
 
     ``store``: a path or a store; default as ``find_store`` says. ``device``: ``cpu`` or ``cuda``, told
-    from the module's parameters by default. ``unproven`` accepts a package without proof; the proof
-    process itself uses it.
+    from the module's parameters by default. ``form``: ``lean`` or ``dynamo`` alone; by default the lean
+    form, which needs no compiler, and the dynamo form where the package has no lean one or it cannot be
+    loaded here. ``unproven`` accepts a package without proof; the proof process itself uses it.
 
     Promised: a package is only used when its environment, sources, settings and live code are those of
     this process, its objects have the recorded digests, and on each call all guards hold. A target
@@ -98,7 +112,8 @@ def load(
     policy = resolve_on_miss(on_miss)
     deadline = time.monotonic() + (resolve_wait_seconds(wait_seconds) if policy == "wait" else 0.0)
     while True:
-        runner, unusable = _try_to_load(target, fn, store, device, policy, unproven)
+        request = _Request(target, fn, device, policy, form, unproven)
+        runner, unusable = _try_to_load(request, store)
         if runner is not None or policy != "wait" or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)
@@ -109,16 +124,23 @@ def load(
     return wrap(fn, runner)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What ``load`` was asked for."""
+
+    target: str
+    fn: Any
+    device: str | None
+    policy: OnMiss
+    form: FormKind | None
+    unproven: bool
+
+
 def _try_to_load(
-    target: str,
-    fn: Any,
-    store: str | Path | Store | None,
-    device: str | None,
-    policy: OnMiss,
-    unproven: bool,
+    request: _Request, store: str | Path | Store | None
 ) -> tuple[Runner | None, Unusable | None]:
     try:
-        return _load(target, fn, _open_store(store), device, policy, unproven), None
+        return _load(request, _open_store(store)), None
     except Unusable as unusable:
         return None, unusable
 
@@ -133,13 +155,11 @@ def _open_store(store: str | Path | Store | None) -> Store:
         raise Unusable(Verdict.MISSING, _reason("store_not_usable", error)) from error
 
 
-def _load(
-    target: str, fn: Any, store: Store, device: str | None, policy: OnMiss, unproven: bool
-) -> Runner:
+def _load(request: _Request, store: Store) -> Runner:
     manifest: Manifest | None = None
     try:
-        digest, manifest = _find(target, store, devices_of(fn, device))
-        if manifest.proof is None and not unproven:
+        digest, manifest = _find(request.target, store, devices_of(request.fn, request.device))
+        if not (manifest.is_proven() or request.unproven):
             raise Unusable(Verdict.STALE, Reason(kind="not_proven"))
         if reasons := (
             *settings_differences(manifest.settings, capture_settings()),
@@ -149,7 +169,7 @@ def _load(
             *live_differences(manifest.live),
         ):
             raise Unusable(Verdict.STALE, *reasons)
-        return _install(target, fn, store, manifest, digest, policy)
+        return _install(request, store, manifest, digest)
     except Unusable as unusable:
         unusable.manifest = manifest
         raise
@@ -224,31 +244,71 @@ def _why_missing(target: str, store: Store, devices: tuple[str, ...]) -> Iterato
         yield from nearest
 
 
-def _install(
-    target: str, fn: Any, store: Store, manifest: Manifest, digest: str, policy: OnMiss
-) -> Runner:
+def _install(request: _Request, store: Store, manifest: Manifest, digest: str) -> Runner:
+    """Install the best form that can be loaded; the reasons of the others are in the report."""
+    kinds = (request.form,) if request.form else ("lean", "dynamo")
+    forms = [form for kind in kinds if (form := manifest.form(kind)) is not None]
+    if not forms:
+        reasons = tuple(
+            Reason(kind="form_not_built", symbol=kind, detail=why)
+            for kind, why in manifest.without.items()
+            if kind in kinds
+        )
+        raise Unusable(Verdict.STALE, *(reasons or (Reason(kind="no_known_form"),)))
+    failed: list[Reason] = []
+    for form in forms:
+        report = LoadReport(request.target, Verdict.FRESH, form.kind, manifest=digest)
+        try:
+            loaded = _INSTALLERS[form.kind](request, _Opener(store, form), manifest, report)
+        except IncompatibleError as error:
+            failed += error.reasons or (_reason("load_failed", error),)
+        except Exception as error:
+            if form is forms[-1]:
+                raise
+            detail = f"{form.kind} form: {type(error).__name__}: {error}"[:500]
+            failed.append(Reason(kind="load_failed", detail=detail))
+        else:
+            report.reasons = tuple(failed)
+            return _runner(request, manifest, report, loaded)
+    raise Unusable(Verdict.STALE, *failed)
+
+
+def _install_dynamo(
+    request: _Request, opener: _Opener, manifest: Manifest, report: LoadReport
+) -> LoadedForm:
     from preheat.torch_internals.dynamo_form import install_dynamo_form
 
-    form = next((form for form in manifest.forms if form.kind == "dynamo"), None)
-    if form is None:
-        raise Unusable(Verdict.STALE, Reason(kind="no_known_form"))
-    report = LoadReport(target, Verdict.FRESH, "dynamo", manifest=digest)
-    try:
-        loaded = install_dynamo_form(
-            fn, _Opener(store, form), functools.partial(_decide, report, policy)
-        )
-    except IncompatibleError as error:
-        raise Unusable(Verdict.STALE, *error.reasons) from error
-    run = _with_grad(loaded.call, manifest.spec.grad)
+    decide = functools.partial(_decide, report, request.policy)
+    return install_dynamo_form(request.fn, opener, decide)
 
+
+def _install_lean(
+    request: _Request, opener: _Opener, manifest: Manifest, report: LoadReport
+) -> LoadedForm:
+    from preheat.image.load import LoadedImage, read_image
+
+    decide = functools.partial(_decide, report, request.policy)
+
+    def compile_plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _plain_compile(function, manifest)
+
+    return LoadedImage(request.fn, read_image(opener), opener, decide, compile_plainly)
+
+
+_INSTALLERS = {"lean": _install_lean, "dynamo": _install_dynamo}
+
+
+def _runner(
+    request: _Request, manifest: Manifest, report: LoadReport, loaded: LoadedForm
+) -> Runner:
     def fall_back(reason: Reason) -> Callable[..., Any]:
         loaded.uninstall()
         unusable = Unusable(Verdict.FAILED, reason, manifest=manifest)
-        runner = _without_package(target, fn, policy, unusable)
+        runner = _without_package(request.target, request.fn, request.policy, unusable)
         vars(report).update(vars(runner.report), load_seconds=report.load_seconds)
         return runner.run
 
-    return Runner(report, run, fall_back)
+    return Runner(report, _with_grad(loaded.call, manifest.spec.grad), fall_back)
 
 
 class _Opener:
@@ -289,9 +349,17 @@ def _with_grad(call: Callable[..., Any], grad: bool) -> Callable[..., Any]:
         return call
     import torch
 
+    is_enabled = torch.is_grad_enabled
+    set_enabled = torch._C._set_grad_enabled
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
+        if not is_enabled():
             return call(*args, **kwargs)
+        set_enabled(False)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            set_enabled(True)
 
     return run
 

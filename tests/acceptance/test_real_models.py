@@ -121,7 +121,7 @@ def test_a_model_loads_in_a_fresh_process_and_compiles_nothing(
     done = project.python(script)
     assert done.code == 0, done.err
     answer = done.json()
-    assert answer["form"] == "dynamo"
+    assert answer["form"] == "lean"
     assert answer["misses"] == answer["frames_compiled"] == answer["graphs"] == 0
     assert answer["tensors"] > 1
     assert answer["error"] < 1e-3

@@ -31,6 +31,7 @@ from preheat.manifest import (
     BuildRecord,
     Environment,
     Form,
+    FormProof,
     Manifest,
     ModuleSource,
     ObjectRef,
@@ -100,7 +101,12 @@ def manifest(
 
 
 PROOF = Proof(
-    frames_compiled=0, max_error=0.0, examples=1, against="eager", seconds=0.1, load_seconds=0.1
+    forms=(
+        FormProof(form="dynamo", frames_compiled=0, max_error=0.0, load_seconds=0.1, modules=1),
+    ),
+    examples=1,
+    against="eager",
+    seconds=0.1,
 )
 
 

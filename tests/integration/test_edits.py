@@ -222,7 +222,7 @@ def test_waiting_takes_the_package_when_it_comes(project: Project) -> None:
     assert project.preheat("warm").code == 0
     out, _ = worker.communicate(timeout=300)
     assert worker.returncode == 0
-    assert out.startswith('["dynamo", ')
+    assert out.startswith('["lean", ')
 
 
 def test_an_installed_library_that_changed_makes_its_users_stale(

@@ -10,6 +10,7 @@ from preheat.manifest import (
     BuildRecord,
     Environment,
     Form,
+    FormProof,
     Manifest,
     Proof,
     Settings,
@@ -21,7 +22,12 @@ from preheatd.plan import Action, TargetFacts, decide, make_plan
 from preheatd.state import Failure
 
 PROOF = Proof(
-    frames_compiled=0, max_error=0.0, examples=1, against="eager", seconds=0.1, load_seconds=0.1
+    forms=(
+        FormProof(form="dynamo", frames_compiled=0, max_error=0.0, load_seconds=0.1, modules=1),
+    ),
+    examples=1,
+    against="eager",
+    seconds=0.1,
 )
 PACKAGE = Manifest(
     target="encoder",

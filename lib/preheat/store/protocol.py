@@ -62,3 +62,10 @@ class Store(Protocol):
         Every object that it names must be there already (else ``StoreError``). Concurrent
         publishers of one name: the last one wins, each reader sees one of them whole.
         """
+
+
+class ObjectOpener(Protocol):
+    """Opens the objects of one form by their names inside of the package."""
+
+    def names(self) -> tuple[str, ...]: ...
+    def open(self, name: str) -> OpenObject: ...

@@ -19,8 +19,11 @@ from torch._dynamo.precompile_context import PrecompileContext
 
 from preheat.errors import RefusedError
 from preheat.sources.digest import code_digest
+from preheat.torch_internals.graph_capture import GraphRecorder
+from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
 from preheat.torch_internals.guards import GuardRecorder
 from preheat.torch_internals.identifiers import identifiers_from
+from preheat.torch_internals.image_writer import ImageWriter, LeanParts, WrittenImage
 from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
 from preheat.torch_internals.payload import FORMAT, CodeRecord, Payload, Variant
@@ -45,8 +48,10 @@ _UNPORTABLE_GLOBALS = {
 class _Package(CompilePackage):
     """torch's collector, corrected."""
 
-    def __init__(self, fn: Any, guards: GuardRecorder) -> None:
+    def __init__(self, fn: Any, guards: GuardRecorder, graphs: GraphRecorder) -> None:
         self.guard_recorder = guards
+        self.graph_recorder = graphs
+        self.image = ImageWriter()
         self.bypasses: dict[str, str] = {}
         self.refusals: list[str] = []
         self.traced: dict[types.CodeType, None] = {}
@@ -64,6 +69,7 @@ class _Package(CompilePackage):
     def add_backend_id(self, backend_id: str, backend: Any | None = None) -> None:
         super().add_backend_id(backend_id, backend)
         self._pending_backends.append(backend_id)
+        self.image.add_graph(backend_id, self.graph_recorder.take())
 
     def add_guarded_code(self, guards_state: bytes, dynamo_code: types.CodeType) -> None:
         entry = self._current_entry
@@ -74,17 +80,19 @@ class _Package(CompilePackage):
         self.refusals += frame.refusals
         self._name_installed_globals(entry, dynamo_code)
         original = next(code for code, known in self._codes.items() if known is entry)
-        self.variants.setdefault(original, []).append(
-            Variant(
-                guards=guards_state,
-                code=SerializedCode.from_code_object(dynamo_code),
-                state=current_state(),
-                backends=backends,
-                call_checks=tuple(frame.call_checks.values()),
-                load_checks=tuple(frame.load_checks.values()),
-                recorded_values=tuple(frame.recorded_values.values()),
-            )
+        variant = Variant(
+            guards=guards_state,
+            code=SerializedCode.from_code_object(dynamo_code),
+            state=current_state(),
+            backends=backends,
+            call_checks=tuple(frame.call_checks.values()),
+            load_checks=tuple(frame.load_checks.values()),
+            recorded_values=tuple(frame.recorded_values.values()),
         )
+        self.variants.setdefault(original, []).append(variant)
+        scope = vars(sys.modules[entry.python_module])
+        tree = frame.tree or GuardTree(refusals=["no guards were built"])
+        self.image.add_frame(variant, LeanParts(tree, dynamo_code, original, scope))
 
     def add_inlined_source(self, sources: list[types.CodeType]) -> None:
         # torch hashes the file's text here, which may be newer than the code that was traced.
@@ -163,12 +171,14 @@ class Capture:
         torch_version()
         self._spec = spec
         self._first_identifier = first_identifier
-        self._guards = GuardRecorder()
+        self._trees = GuardTreeRecorder()
+        self._guards = GuardRecorder(self._trees)
+        self._graphs = GraphRecorder()
         self._kernels = KernelRecorder()
         self._options = options_of(spec)
         program = callable_with_code(spec.fn)
         self._main = entry_function(program)
-        self._package = _Package(self._main, self._guards)
+        self._package = _Package(self._main, self._guards, self._graphs)
         self.compiled: Callable[..., Any] = torch._dynamo.optimize(
             backend=self._options.backend_object(),
             nopython=spec.fullgraph,
@@ -190,7 +200,9 @@ class Capture:
                 record_runtime_overhead=False,
             ),
             torch.compiler.set_stance("default"),
+            self._trees.listening(),
             self._guards.listening(),
+            self._graphs.listening(),
             self._kernels.listening(),
             _BypassLog().listening(),
         ):
@@ -231,6 +243,15 @@ class Capture:
             options=self._options,
         )
         return payload, self._kernels.libraries(), [self._main.__code__, *package.traced]
+
+    def image(self) -> WrittenImage:
+        """The lean form, or why there is none."""
+        units = [
+            (code, self._record(code, entry))
+            for code, entry in self._package._codes.items()
+            if not entry.bypassed
+        ]
+        return self._package.image.write(units, self._kernels.libraries())
 
     def graphs(self) -> int:
         """How many graphs were compiled."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo import convert_frame
-from torch._dynamo.eval_frame import _optimize_catch_errors
+from torch._dynamo.eval_frame import _optimize_catch_errors, get_compiler_fn
 from torch._dynamo.hooks import Hooks
 from torch._dynamo.types import ConvertFrameReturn
 
@@ -115,3 +115,14 @@ def dispatching(
     )
     called: Callable[..., Any] = context(callable_with_code(fn))
     return called
+
+
+def frame_converter() -> Callable[..., Any]:
+    """Compiles one frame as plain ``torch.compile`` would; called as the evaluation hook calls."""
+    hooks = Hooks()
+    convert = convert_frame.convert_frame(get_compiler_fn("inductor"), hooks)
+
+    def run(frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        return convert(frame, cache_entry, hooks, frame_state, skip=1)
+
+    return run

@@ -16,12 +16,14 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from preheat.torch_internals.fingerprints import fingerprint, literal
+from preheat.image.call_checks import CallChecks, Check, add_call_checks
+from preheat.image.fingerprints import fingerprint, literal
 from preheat.torch_internals.patching import replaced
-from preheat.torch_internals.payload import Check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
 
 IDENTITY_GUARDS = frozenset(
     {
@@ -46,6 +48,7 @@ class FrameGuards:
     load_checks: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
     recorded_values: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
     refusals: list[str] = dataclasses.field(default_factory=list)
+    tree: GuardTree | None = None
 
 
 class GuardRecorder:
@@ -54,7 +57,8 @@ class GuardRecorder:
     ``take()`` hands over what was recorded since the last call: the guards of one frame.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trees: GuardTreeRecorder | None = None) -> None:
+        self._trees = trees
         self._frame = FrameGuards()
         self._builder: Any = None
 
@@ -83,8 +87,12 @@ class GuardRecorder:
         def compile_with_checks(checks: Any, builder: Any, *args: Any, **kwargs: Any) -> Any:
             replaced = tuple(self._frame.call_checks.values())
             if replaced:
-                add_call_checks(builder.guard_manager, CallChecks(replaced, builder.scope["G"]))
-            return original_compile(checks, builder, *args, **kwargs)
+                scope = {**guard_helpers(), "G": builder.scope["G"]}
+                add_call_checks(builder.guard_manager.root, CallChecks(replaced, scope))
+            result = original_compile(checks, builder, *args, **kwargs)
+            if self._trees is not None:
+                self._frame.tree = self._trees.tree_of(builder.guard_manager.root)
+            return result
 
         with (
             replaced(torch_guards, "make_guard_filter_entry", remember),
@@ -202,10 +210,11 @@ def source_name(source: Any) -> str:
 
 def evaluate(expression: str, local_scope: Any, global_scope: Any) -> Any:
     """The value of a guard expression."""
-    return eval(expression, {**_helpers(), "L": local_scope, "G": global_scope})  # noqa: S307
+    return eval(expression, {**guard_helpers(), "L": local_scope, "G": global_scope})  # noqa: S307
 
 
-def _helpers() -> dict[str, Any]:
+def guard_helpers() -> dict[str, Any]:
+    """Names in torch's guard expressions, besides ``L`` and ``G``."""
     from torch._dynamo import guards as torch_guards
 
     helpers: dict[str, Any] = torch_guards._get_closure_vars()
@@ -239,81 +248,3 @@ def _library_roots() -> list[str]:
     if torch_file:
         roots.append(str(Path(torch_file).parent))
     return roots
-
-
-class CallChecks:
-    """All call-time checks of one variant, as one guard function.
-
-    The first call compares fingerprints; later calls only compare identity with what was accepted
-    before, as torch does in one process. Values are kept alive so that identity stays meaningful.
-    """
-
-    def __init__(self, checks: Sequence[Check], global_scope: dict[str, Any]) -> None:
-        self._global_scope = {**_helpers(), "G": global_scope}
-        self._checks = [
-            (check, compile(check.expression, "<preheat guard>", "eval"), _Accepted())
-            for check in checks
-        ]
-
-    def __call__(self, local_scope: Any) -> bool:
-        return self.failed(local_scope) is None
-
-    def text(self) -> str:
-        """For torch's guard logs."""
-        return "preheat: " + ", ".join(check.expression for check, _, _ in self._checks[:4])
-
-    def failed(self, local_scope: Any) -> Check | None:
-        """The first check that does not hold."""
-        scope = {"L": local_scope}
-        for check, code, accepted in self._checks:
-            try:
-                value = eval(code, self._global_scope, scope)  # noqa: S307  recorded in the build
-            except Exception:
-                return check
-            if accepted.holds(value):
-                continue
-            if not holds(check, value):
-                return check
-            accepted.add(value)
-        return None
-
-
-def add_call_checks(manager: Any, checks: CallChecks) -> None:
-    """Let a guard manager also ask ``checks``, after all of its own guards."""
-    manager.root.add_epilogue_lambda_guard(checks, [checks.text()], None)
-
-
-class _Accepted:
-    """Values that passed a check, by identity; a few at most."""
-
-    __slots__ = ("_values",)
-    _LIMIT = 8
-
-    def __init__(self) -> None:
-        self._values: tuple[Any, ...] = ()
-
-    def holds(self, value: Any) -> bool:
-        return any(value is known for known in self._values)
-
-    def add(self, value: Any) -> None:
-        # Small numbers and strings are compared again: they are not worth keeping alive, and
-        # a mutable value must be compared each time.
-        if isinstance(value, (types.FunctionType, types.MethodType, types.CodeType)):
-            return self._remember(value)
-        if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
-            return self._remember(value)
-        return None
-
-    def _remember(self, value: Any) -> None:
-        self._values = (*self._values[-self._LIMIT + 1 :], value)
-
-
-def holds(check: Check, value: Any) -> bool:
-    """Whether a value is what the build saw."""
-    if check.subject == "type":
-        return fingerprint(type(value)) == check.expected
-    if check.subject == "length":
-        return ("length", type(value).__qualname__, len(value)) == check.expected
-    if check.subject == "keys":
-        return literal(list(value)) == check.expected
-    return fingerprint(value) == check.expected

@@ -7,10 +7,7 @@ none of that.
 
 from __future__ import annotations
 
-import ast
-import importlib
 import pickle
-import re
 import sys
 import types
 import weakref
@@ -20,9 +17,12 @@ import torch
 from torch._dynamo.package import SerializedCode, load_guard_manager, load_guards_state
 
 from preheat.errors import IncompatibleError
+from preheat.image.call_checks import CallChecks, add_call_checks, holds
+from preheat.image.installed import Installed, find, lock
+from preheat.image.nested import find_code
+from preheat.image.values import import_module
 from preheat.sources.digest import code_digest
-from preheat.torch_internals.guards import CallChecks, add_call_checks, evaluate, holds
-from preheat.torch_internals.installed import Installed, find, lock
+from preheat.torch_internals.guards import evaluate, guard_helpers
 from preheat.torch_internals.state import entered
 from preheat.torch_internals.wrappers import executing_in_memory
 from preheat.verdict import Reason
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from preheat.torch_internals.payload import Check, CodeRecord, Payload, Variant
+    from preheat.image.call_checks import Check
+    from preheat.torch_internals.payload import CodeRecord, Payload, Variant
 
 _call_checks: weakref.WeakKeyDictionary[Any, CallChecks] = weakref.WeakKeyDictionary()
 
@@ -83,7 +84,11 @@ def _code_of(
         for name in record.names:
             installed.resumes.append((scope, name, _resume_function(code, scope, name)))
     else:
-        code = main.__code__ if is_main else _find_code(record, scope)
+        code = (
+            main.__code__
+            if is_main
+            else find_code(record.module, record.names, record.source or "", scope)
+        )
         if code_digest(code) != record.digest:
             reason = Reason(
                 kind="live_code_differs",
@@ -97,31 +102,6 @@ def _code_of(
     return code, scope
 
 
-def import_module(name: str) -> types.ModuleType:
-    """Import a module by name; the main module answers for the name it was started from."""
-    if name not in sys.modules:
-        main = sys.modules.get("__main__")
-        if main is not None and _is_file_of(main, name):
-            sys.modules[name] = main
-    return importlib.import_module(name)
-
-
-def _is_file_of(main: types.ModuleType, name: str) -> bool:
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name == name:
-        return True
-    file = getattr(main, "__file__", None)
-    if file is None or spec is not None:
-        return False
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return False
-    from pathlib import Path
-
-    return bool(found and found.origin and Path(found.origin).resolve() == Path(file).resolve())
-
-
 def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> Any:
     """What compiled bytecode calls to go on after a graph break."""
     if not code.co_freevars:
@@ -131,35 +111,6 @@ def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> 
         return types.FunctionType(code, scope, name, None, closure)
 
     return make
-
-
-_INDEXED = re.compile(r"(\w+)\[(.+)\]$")
-
-
-def _find_code(record: CodeRecord, scope: dict[str, Any]) -> types.CodeType:
-    """The live code object of a nested frame, by module, function and path inside of it."""
-    try:
-        found: Any = types.SimpleNamespace(**scope)
-        for part in record.names[0].split("."):
-            found = getattr(found, part)
-        for part in (record.source or "").split("."):
-            if match := _INDEXED.match(part):
-                found = getattr(found, match[1])[ast.literal_eval(match[2])]
-            else:
-                found = getattr(found, part)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise IncompatibleError(
-            reasons=[
-                Reason(
-                    kind="live_code_missing",
-                    symbol=f"{record.module}.{'.'.join(record.names)}",
-                    detail=str(error),
-                )
-            ]
-        ) from error
-    if not isinstance(found, types.CodeType):
-        raise IncompatibleError(reasons=[Reason(kind="live_code_missing", symbol=record.module)])
-    return found
 
 
 def _restore(
@@ -182,9 +133,9 @@ def _restore(
                 installed.set_global(scope, name, restored)
         manager = load_guard_manager(state, code, scope)
         if variant.call_checks:
-            checks = CallChecks(variant.call_checks, scope)
+            checks = CallChecks(variant.call_checks, {**guard_helpers(), "G": scope})
             _call_checks[manager] = checks
-            add_call_checks(manager, checks)
+            add_call_checks(manager.root, checks)
     installed.entries.append((code, manager, SerializedCode.to_code_object(variant.code)))
 
 

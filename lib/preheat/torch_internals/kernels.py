@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.machinery
-import importlib.util
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from preheat.errors import CorruptedError
+from preheat.image.kernels import load_cpp_kernel
 from preheat.torch_internals.patching import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from preheat.store.protocol import OpenObject
-
-_POINTER_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
 
 def request_digest(kind: str, argument_types: Any, source: str, extra: str) -> str:
@@ -96,29 +91,7 @@ class KernelLoader:
             yield
 
     def _load(self, digest: str, entry_function: str) -> Any:
-        name = f"preheat_kernel_{digest}"
-        module = sys.modules.get(name)
-        if module is None:
-            module = self._import(name, digest, entry_function)
-            sys.modules[name] = module
-        return getattr(module, entry_function)
+        def opening() -> OpenObject:
+            return self._open_kernel(self._known[digest])
 
-    def _import(self, name: str, digest: str, entry_function: str) -> Any:
-        import torch
-
-        pointer = torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
-        os.environ[_POINTER_VARIABLE] = str(pointer)
-        opened = self._open_kernel(self._known[digest])
-        try:
-            # The part after the last dot decides which initialisation function is looked up; the
-            # path is spelt as no other object's is, or the dynamic loader would return that one.
-            library = f"{name}.{entry_function}"
-            loader = importlib.machinery.ExtensionFileLoader(library, opened.path())
-            spec = importlib.util.spec_from_loader(library, loader)
-            if spec is None:
-                raise CorruptedError(f"Kernel {digest[:12]} cannot be imported.")
-            module = importlib.util.module_from_spec(spec)
-            loader.exec_module(module)
-        finally:
-            opened.close()
-        return module
+        return load_cpp_kernel(opening, digest, entry_function)

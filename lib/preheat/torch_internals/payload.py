@@ -12,24 +12,10 @@ from typing import TYPE_CHECKING, Any
 from preheat.errors import CorruptedError
 
 if TYPE_CHECKING:
+    from preheat.image.call_checks import Check
     from preheat.torch_internals.options import CompileOptions
 
-FORMAT = 1
-
-Fingerprint = tuple[Any, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """An expression over ``L`` (the frame's locals) and ``G`` (its globals), and what it must be.
-
-    ``subject`` says what of the value is compared: ``value`` its fingerprint, ``type`` the
-    fingerprint of its type, ``length`` its type and length.
-    """
-
-    expression: str
-    subject: str
-    expected: Fingerprint
+FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,84 @@
+"""Tensors that travel in a package: one object holds the bytes of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from preheat.errors import CorruptedError
+from preheat.image.format import ConstantTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from preheat.store.protocol import ObjectOpener
+
+_ALIGNMENT = 64
+
+
+def write_constants(
+    graphs: Sequence[Mapping[str, torch.Tensor]],
+) -> tuple[bytes, list[tuple[ConstantTensor, ...]]]:
+    """The bytes of all tensors, and for each graph where its tensors lie in them."""
+    data = bytearray()
+    records = []
+    for tensors in graphs:
+        made = []
+        for name, tensor in sorted(tensors.items()):
+            data += bytes(-len(data) % _ALIGNMENT)
+            content = _content(tensor)
+            made.append(
+                ConstantTensor(
+                    name=name,
+                    dtype=str(tensor.dtype).removeprefix("torch."),
+                    shape=tuple(tensor.shape),
+                    stride=tuple(tensor.stride()),
+                    offset=len(data),
+                    size=len(content),
+                    device=tensor.device.type,
+                )
+            )
+            data += content
+        records.append(tuple(made))
+    return bytes(data), records
+
+
+def _content(tensor: torch.Tensor) -> bytes:
+    length = _extent(tuple(tensor.shape), tuple(tensor.stride()))
+    flat = torch.as_strided(tensor.detach(), (length,), (1,)).cpu().contiguous()
+    return flat.view(torch.uint8).numpy().tobytes() if length else b""
+
+
+def _extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    if any(size == 0 for size in shape):
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def read_constants(
+    opener: ObjectOpener | None, name: str, records: Sequence[Sequence[ConstantTensor]]
+) -> list[dict[str, torch.Tensor]]:
+    """For each graph its tensors by name. Raises ``CorruptedError`` for records outside of the bytes."""
+    if opener is None:
+        return [{} for _ in records]
+    opened = opener.open(name)
+    try:
+        data = bytearray(opened.read())
+    finally:
+        opened.close()
+    return [{record.name: _tensor(record, data) for record in graph} for graph in records]
+
+
+def _tensor(record: ConstantTensor, data: bytearray) -> torch.Tensor:
+    dtype: Any = getattr(torch, record.dtype, None)
+    length = _extent(record.shape, record.stride)
+    if not isinstance(dtype, torch.dtype) or record.size != length * dtype.itemsize:
+        raise CorruptedError(f"Constant {record.name!r} does not describe its bytes.")
+    if record.offset < 0 or record.offset + record.size > len(data):
+        raise CorruptedError(f"Constant {record.name!r} lies outside of its object.")
+    if length == 0:
+        return torch.empty_strided(record.shape, record.stride, dtype=dtype, device=record.device)
+    raw = torch.frombuffer(data, dtype=torch.uint8, count=record.size, offset=record.offset)
+    flat = raw.clone().view(dtype).to(record.device)
+    return torch.as_strided(flat, record.shape, record.stride)

@@ -1,0 +1,183 @@
+"""Compiled graphs: generated code with its kernels, and what AOTAutograd does around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from preheat.errors import CorruptedError
+from preheat.image.format import OutputRule, Surroundings, unmarshal
+from preheat.image.standins import WRAPPER
+from preheat.image.values import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from preheat.image.format import Graph, MutationRule
+
+_ALIGNMENT = 16
+DEVICE_INDEX = "_preheat_device_index"
+
+Compiled = "Callable[[list[Any]], Sequence[Any]]"
+
+
+def make_graph(
+    graph: Graph, kernels: Mapping[str, Any], constants: Mapping[str, torch.Tensor], device: int
+) -> Callable[..., Any]:
+    """The function that compiled bytecode calls.
+
+    ``kernels`` are the graph's by name, ``device`` the number of the GPU that it runs on. It takes and
+    returns what the compiled graph does; a call never keeps its arguments alive.
+    """
+    scope: dict[str, Any] = {
+        "__name__": "preheat graph",
+        DEVICE_INDEX: device,
+        **{name: decode(value) for name, value in graph.names},
+        **{name: WRAPPER[standin] for name, standin in graph.standins},
+        **kernels,
+        **constants,
+    }
+    exec(unmarshal(graph.code), scope)  # noqa: S102  verified bytes of a trusted store
+    entry = scope.get(graph.entry)
+    if entry is None:
+        raise CorruptedError(f"A compiled graph does not define {graph.entry!r}.")
+    if graph.aligned:
+        entry = _with_aligned_inputs(entry, graph.aligned, frozenset(graph.mutated))
+    return _surrounded(entry, graph.surroundings)
+
+
+def _surrounded(compiled: Any, around: Surroundings) -> Callable[..., Any]:
+    if around.without_autocast:
+        compiled = _without_autocast(compiled)
+    plain = not (around.versions or around.mutations or around.outputs)
+    if plain and around.grad_after is None and not around.arguments:
+        return _inference(compiled)
+    return _with_epilogue(compiled, around)
+
+
+def _inference(compiled: Any) -> Callable[..., Any]:
+    """Gradients are off while an inference graph runs, also where inputs require them."""
+    is_enabled = torch.is_grad_enabled
+    set_enabled = torch._C._set_grad_enabled
+
+    def run(*args: Any) -> Any:
+        if not is_enabled():
+            return compiled(list(args))
+        set_enabled(False)
+        try:
+            return compiled(list(args))
+        finally:
+            set_enabled(True)
+
+    return run
+
+
+def _without_autocast(compiled: Any) -> Any:
+    guard = torch._C._DisableAutocast
+
+    def run(args: list[Any]) -> Any:
+        with guard():
+            return compiled(args)
+
+    return run
+
+
+def _with_epilogue(compiled: Any, around: Surroundings) -> Callable[..., Any]:
+    bases = {rule.index for rule in around.mutations}
+    bases |= {rule.base for rule in around.outputs if rule.kind in ("input", "view")}
+    changed = len(around.mutations)
+    run_graph = _inference(lambda args: compiled(args))
+
+    def run(*args: Any) -> Any:
+        if around.arguments:
+            args = tuple(args[index] for index in around.arguments)
+        inputs = {index: args[index] for index in bases}
+        if around.versions:
+            torch.autograd.graph.increment_version(args[index] for index in around.versions)
+        outputs = list(run_graph(*args))
+        del args
+        for rule, updated in zip(around.mutations, outputs[:changed], strict=True):
+            _bring_up_to_date(inputs[rule.index], updated, rule)
+        outputs = outputs[changed:]
+        if around.outputs:
+            outputs = [
+                _replayed(rule, output, inputs, outputs)
+                for rule, output in zip(around.outputs, outputs, strict=False)
+            ]
+        if around.grad_after is not None:
+            torch._C._set_grad_enabled(around.grad_after)
+        return outputs
+
+    return run
+
+
+def _bring_up_to_date(value: torch.Tensor, updated: torch.Tensor, rule: MutationRule) -> None:
+    if rule.kind == "storage":
+        with torch.no_grad():
+            value.set_(updated)  # type: ignore[call-overload]
+        return
+    if rule.kind in ("metadata", "both"):
+        value.as_strided_(updated.size(), updated.stride(), updated.storage_offset())
+    if rule.kind in ("data", "both"):
+        if rule.leaf and value.requires_grad:
+            value.detach().copy_(updated)
+        else:
+            value.copy_(updated)
+
+
+def _replayed(
+    rule: OutputRule, output: Any, inputs: Mapping[int, Any], outputs: Sequence[Any]
+) -> Any:
+    if rule.kind == "plain":
+        return output
+    if rule.kind == "input":
+        return inputs[rule.base]
+    base = inputs[rule.base] if rule.kind == "view" else outputs[rule.base]
+    return view_of(base, output, rule.requires_grad)
+
+
+def view_of(base: torch.Tensor, like: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A view of ``base`` that is where ``like`` is, so that autograd and in-place changes see it."""
+    if base.is_complex() and not like.is_complex():
+        base = torch.view_as_real(base)
+    elif like.is_complex() and not base.is_complex():
+        base = torch.view_as_complex(base)
+    view = base.as_strided(like.size(), like.stride(), like.storage_offset())
+    if base.requires_grad and not requires_grad:
+        view = view.detach()
+    elif requires_grad and not base.requires_grad:
+        view.requires_grad_(True)
+    return view if view.dtype == like.dtype else view.view(like.dtype)
+
+
+def _with_aligned_inputs(compiled: Any, checked: Sequence[int], mutated: frozenset[int]) -> Any:
+    """Kernels assume that these inputs start at a multiple of 16 bytes: others are copied.
+
+    What a kernel writes to a copy is written back.
+    """
+    copied_back = [index for index in checked if index in mutated]
+
+    def run(args: list[Any]) -> Any:
+        originals: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for index in checked:
+            value = args[index]
+            if isinstance(value, torch.Tensor) and value.data_ptr() % _ALIGNMENT:
+                args[index] = _aligned(value)
+                if index in copied_back:
+                    originals.append((value, args[index]))
+        outputs = compiled(args)
+        for original, copy in originals:
+            original.copy_(copy)
+        return outputs
+
+    return run
+
+
+def _aligned(value: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides; overlapping and broadcast dimensions stay so."""
+    needed = sum(
+        (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    flat = torch.as_strided(value, (needed + 1,), (1,)).clone()
+    return torch.as_strided(flat, value.size(), value.stride())

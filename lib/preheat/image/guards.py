@@ -1,0 +1,236 @@
+"""torch's own guard tree, built again from the record of how the build process built it.
+
+What torch would check at each call is checked by the same C++ code. Expected values come from the
+record alone, never from a live object of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from preheat.errors import IncompatibleError
+from preheat.image.call_checks import guard_text
+from preheat.image.enumeration import compiler_settings, manager_kinds
+from preheat.image.format import (
+    Access,
+    ExampleValue,
+    GuardStep,
+    Leaf,
+    Mark,
+    Modes,
+    Predicate,
+    Relation,
+    Root,
+    unmarshal,
+)
+from preheat.image.standins import ACCESSORS, PREDICATES, guard_helpers
+from preheat.image.values import decode
+from preheat.verdict import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+_torch_guards: Any = torch._C._dynamo.guards  # type: ignore[attr-defined]
+
+# A manager takes None for an immutable value and then skips checks while a dict's version is unchanged:
+# any other object stands for a value that may change.
+_SOME_OBJECT = object()
+_SOME_TENSOR = torch.nn.Parameter(torch.ones(1))
+
+
+class Guards:
+    """The guards of one variant: ``check(locals)`` says whether it may answer a call.
+
+    ``scope`` are the globals of the code. Raises ``IncompatibleError`` when a class or function that
+    guards compare with cannot be found in this process. Nothing is promised for code objects whose
+    globals are another dictionary.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[GuardStep],
+        scope: dict[str, Any],
+        modes: Modes,
+        settings: dict[str, bool | int],
+        any_thread_count: bool = False,
+    ) -> None:
+        self._scope = scope
+        self._any_thread_count = any_thread_count
+        # Compared by identity: they must outlive the tree.
+        self._kept: list[Any] = []
+        self._nodes: list[Any] = []
+        with compiler_settings(settings), entered(modes):
+            self._kinds = manager_kinds()
+            for step in steps:
+                self._nodes.append(self._build(step))
+        self.root = self._nodes[0]
+        self.check = self.root.check
+
+    def why_not(self, local_scope: dict[str, Any]) -> str:
+        """The first guard that does not hold, in torch's words; "" when all do."""
+        try:
+            result = self.root.check_verbose(local_scope)
+        except Exception as error:
+            return f"guards not readable ({type(error).__name__})"
+        if result.result:
+            return ""
+        return "; ".join(str(part).strip() for part in result.verbose_code_parts[:1])
+
+    def _build(self, step: GuardStep) -> Any:
+        if isinstance(step, Access):
+            return self._access(step)
+        if isinstance(step, Leaf):
+            return self._leaf(step)
+        if isinstance(step, Root):
+            return _torch_guards.RootGuardManager()
+        if isinstance(step, Predicate):
+            return self._predicate(step)
+        if isinstance(step, Mark):
+            return getattr(self._nodes[step.parent], step.method)()
+        return self._relation(step)
+
+    def _access(self, step: Access) -> Any:
+        make = getattr(self._nodes[step.parent], step.method)
+        rest = (step.source, _example(step.example), self._kinds[step.kind])
+        if step.method == "globals_dict_manager":
+            return make(self._scope, *rest)
+        if step.method == "lambda_manager":
+            return make(accessor(decode(step.key) if step.key is not None else None), *rest)
+        if step.key is None:
+            return make(*rest)
+        return make(self._keep(decode(step.key)), *rest)
+
+    def _leaf(self, step: Leaf) -> None:
+        add = getattr(self._nodes[step.parent], step.method)
+        arguments = [self._keep(decode(argument)) for argument in step.arguments]
+        text = _text(step.text)
+        special = getattr(self, "_" + step.method, None)
+        if special is not None:
+            special(add, arguments, text)
+        else:
+            add(*arguments, *text)
+
+    def _add_type_match_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        add(id(arguments[0]), *text)
+
+    _add_id_match_guard = _add_type_match_guard
+
+    def _add_tensor_match_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        dtype, device, requires_grad, size, stride, name, kind, keys = arguments
+        # Only dtype, device and requires_grad are read from it, and its rank.
+        tensor = torch.empty([0] * len(size), dtype=dtype, device=device)
+        tensor.requires_grad_(requires_grad)
+        dispatch_keys = torch._C.DispatchKeySet.from_raw_repr(keys)  # type: ignore[attr-defined]
+        add(self._keep(tensor), size, stride, name, *text, kind, dispatch_keys)
+
+    def _add_global_state_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        state = _torch_guards.GlobalStateGuard()
+        recorded = arguments[0]
+        if self._any_thread_count:
+            fields = json.loads(recorded)
+            fields["num_threads"] = json.loads(state.__getstate__())["num_threads"]
+            recorded = json.dumps(fields)
+        state.__setstate__(recorded)
+        add(state, *text)
+
+    def _add_dispatch_key_set_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        add(torch._C.DispatchKeySet.from_raw_repr(arguments[0]), *text)  # type: ignore[attr-defined]
+
+    def _add_default_device_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        # torch compares with the default device of the moment when the guard is made.
+        import torch.utils._device
+
+        if arguments[0] != torch.utils._device.CURRENT_DEVICE:
+            raise IncompatibleError(
+                reasons=[
+                    Reason(
+                        kind="value_changed",
+                        symbol="torch default device",
+                        detail=f"was {arguments[0]} when the package was built",
+                    )
+                ]
+            )
+        add(*text)
+
+    def _add_tuple_iterator_length_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        add(arguments[0], id(arguments[1]), *text)
+
+    def _add_range_iterator_match_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
+        add(*arguments[:3], id(arguments[3]), *text)
+
+    def _predicate(self, step: Predicate) -> None:
+        if step.name == "code":
+            code = unmarshal(step.code)
+            predicate: Any = types.FunctionType(code, {**guard_helpers(), "G": self._scope})
+        else:
+            argument = decode(step.argument) if step.argument is not None else None
+            predicate = PREDICATES[step.name](argument)
+        getattr(self._nodes[step.parent], step.method)(predicate, *_text(step.text))
+
+    def _relation(self, step: Relation) -> None:
+        install = getattr(_torch_guards, step.name)
+        groups = [[self._nodes[number] for number in group] for group in step.groups]
+        text = _text(step.text)
+        if step.name == "install_object_aliasing_guard":
+            install(groups[0][0], groups[0][1], *text)
+        elif step.name == "install_no_tensor_aliasing_guard":
+            install(groups[0], list(step.names), *text)
+        else:
+            install(groups[0], groups[1], *text)
+
+    def _keep(self, value: Any) -> Any:
+        self._kept.append(value)
+        return value
+
+
+def accessor(key: Any) -> Any:
+    """The Python function of a ``lambda_manager``: a name, or a name with its argument."""
+    name, argument = key if isinstance(key, tuple) else (key, None)
+    return ACCESSORS[name](argument)
+
+
+def _example(example: ExampleValue) -> Any:
+    if example.kind == "tensor":
+        return _SOME_TENSOR
+    if example.kind == "constant" and example.value is not None:
+        return decode(example.value)
+    if example.kind == "mapping" and example.value is not None:
+        return _some_mapping(decode(example.value), example.size)
+    return _SOME_OBJECT
+
+
+def _some_mapping(kind: type, size: int) -> Any:
+    mapping: Any = {} if kind is dict else kind.__new__(kind)
+    for number in range(size):
+        if isinstance(mapping, dict) and kind is not dict and kind.__name__ != "OrderedDict":
+            dict.__setitem__(mapping, number, None)
+        else:
+            mapping[number] = None
+    return mapping
+
+
+def _text(text: tuple[str, ...]) -> tuple[Any, ...]:
+    return guard_text(list(text))
+
+
+@contextlib.contextmanager
+def entered(modes: Modes) -> Iterator[None]:
+    """Inference mode and autocast as they were when a variant was compiled.
+
+    A tensor guard's dispatch keys depend on them while the guard is made.
+    """
+    with contextlib.ExitStack() as stack:
+        if modes.inference != torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(modes.inference))
+        for device, enabled, dtype in modes.autocast:
+            if enabled == torch.is_autocast_enabled(device) and not enabled:
+                continue
+            kind = getattr(torch, dtype.removeprefix("torch."))
+            stack.enter_context(torch.autocast(device, dtype=kind, enabled=enabled))
+        yield

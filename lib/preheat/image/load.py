@@ -1,0 +1,426 @@
+"""A lean image as a callable: everything that a worker does with one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from preheat.errors import CorruptedError, IncompatibleError
+from preheat.image import format as image_format
+from preheat.image.call_checks import CallChecks, Check, add_call_checks, guard_text, holds
+from preheat.image.codes import (
+    GuardedVariant,
+    Variants,
+    entry_point,
+    renamed,
+    variant_function,
+)
+from preheat.image.constants import read_constants
+from preheat.image.format import CONSTANTS_NAME, IMAGE_NAME, INTERPRETER, CppKernel, unmarshal
+from preheat.image.graphs import make_graph
+from preheat.image.guards import Guards
+from preheat.image.installed import Installed
+from preheat.image.kernels import load_cpp_kernel
+from preheat.image.nested import NestedFrames, find_code, without_hook
+from preheat.image.standins import guard_helpers
+from preheat.image.standins import module as standin_module
+from preheat.image.values import decode, decode_code, import_module
+from preheat.sources.digest import code_digest
+from preheat.verdict import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from preheat.image.format import Global, Graph, Image, Unit, Variant
+    from preheat.store.protocol import ObjectOpener
+
+_numbers = itertools.count()
+
+Decide = "Callable[[str, str], str]"
+
+
+class LoadedImage:
+    """One loaded image. ``call`` is called like the program that it was built from."""
+
+    def __init__(
+        self,
+        fn: Any,
+        image: Image,
+        opener: ObjectOpener,
+        decide: Callable[[str, str], str],
+        compile_plainly: Callable[[Any], Callable[..., Any]],
+    ) -> None:
+        self._image = image
+        self._opener = opener
+        self._decide = decide
+        self._compile_plainly = compile_plainly
+        self._suffix = f"__preheat_{next(_numbers)}"
+        self._names = {
+            one.name: one.name + self._suffix
+            for one in image.globals
+            if one.kind in ("graph", "resume", "standin")
+        }
+        self._globals: list[tuple[dict[str, Any], str]] = []
+        self._foreign_scopes: dict[str, dict[str, Any]] = {}
+        self._skipped: list[Reason] = []
+        self._compiled: dict[types.CodeType, Callable[..., Any]] = {}
+        self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
+        self._nested = NestedFrames(self._nested_missed)
+        self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
+        graphs = self._graphs()
+        self._provide_globals(graphs)
+        self.call = self._target(fn)
+        if self._hooked:
+            self.call = self._with_nested_frames()
+        # The names live as long as what looks them up.
+        weakref.finalize(self.call, _remove, self._globals)
+
+    def _with_nested_frames(self) -> Callable[..., Any]:
+        for unit in self._image.units:
+            if unit.role == "nested" and unit.variants:
+                self._add_nested(unit)
+        installed = Installed((self._suffix, 0), list(self._nested.entries))
+        installed.publish()
+        call = self._nested.around(self.call)
+        weakref.finalize(call, installed.uninstall)
+        return call
+
+    def uninstall(self) -> None:
+        """Nothing of an image is shared: what it put into modules goes with ``call``."""
+
+    # --- graphs ----------------------------------------------------------------------------
+
+    def _graphs(self) -> list[Callable[..., Any]]:
+        constants = read_constants(
+            self._opener if any(graph.constants for graph in self._image.graphs) else None,
+            CONSTANTS_NAME,
+            [graph.constants for graph in self._image.graphs],
+        )
+        graphs = [
+            make_graph(graph, self._kernels(graph), values, 0)
+            for graph, values in zip(self._image.graphs, constants, strict=True)
+        ]
+        return [without_hook(graph) for graph in graphs] if self._hooked else graphs
+
+    def _kernels(self, graph: Graph) -> dict[str, Any]:
+        loaded = {}
+        for kernel in graph.kernels:
+            if not isinstance(kernel, CppKernel):
+                raise CorruptedError(f"Kernel {kernel.name!r} is of a kind that is not known.")
+            name = kernel.object
+            loaded[kernel.name] = load_cpp_kernel(
+                lambda name=name: self._opener.open(name), name.rpartition("/")[2], kernel.entry
+            )
+        return loaded
+
+    # --- globals ---------------------------------------------------------------------------
+
+    def _provide_globals(self, graphs: Sequence[Callable[..., Any]]) -> None:
+        for one in self._image.globals:
+            scope = self._scope(one.module)
+            value = self._global_value(one, scope, graphs)
+            name = self._names.get(one.name)
+            if name is not None:
+                self._globals.append((scope, name))
+            scope[name or one.name] = value
+
+    def _global_value(
+        self, one: Global, scope: dict[str, Any], graphs: Sequence[Callable[..., Any]]
+    ) -> Any:
+        if one.kind == "graph":
+            return graphs[one.index]
+        if one.kind == "resume":
+            return self._resume(self._image.units[one.index], scope)
+        if one.kind == "builtins":
+            found = scope["__builtins__"]
+            return found if isinstance(found, dict) else vars(found)
+        if one.value is None:
+            raise CorruptedError(f"Global {one.name!r} has no value.")
+        value = decode(one.value)
+        if one.kind == "standin":
+            return standin_module(value)
+        return import_module(value) if one.kind == "module" else value
+
+    def _scope(self, module: str) -> dict[str, Any]:
+        if module.startswith("torch._dynamo"):
+            return self._foreign_scopes.setdefault(
+                module, {"__builtins__": __builtins__, "__name__": module, "torch": torch}
+            )
+        return vars(import_module(module))
+
+    # --- code ------------------------------------------------------------------------------
+
+    def _target(self, fn: Any) -> Callable[..., Any]:
+        unit = self._image.units[0]
+        program = program_of(fn)
+        if unit.role == "wrapped":
+            return self._wrapped(unit, program)
+        function, owner = function_of(program)
+        if code_digest(function.__code__) != unit.digest:
+            raise IncompatibleError(reasons=[_other_code(function.__code__)])
+        entry = self._entry(unit, function, function.__globals__)
+        if owner is None:
+            return entry
+        if isinstance(owner, torch.nn.Module) and program is owner:
+            return _module_call(owner, entry)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return entry(owner, *args, **kwargs)
+
+        return call
+
+    def _wrapped(self, unit: Unit, program: Any) -> Callable[..., Any]:
+        """torch puts a small function of its own around programs whose code it would skip."""
+        if unit.original is None:
+            raise CorruptedError("The image lacks the code of its entry.")
+        scope = self._scope(unit.module)
+        code = decode_code(unit.original)
+        function = types.FunctionType(code, scope, code.co_name, None, (types.CellType(program),))
+        return self._entry(unit, function, scope)
+
+    def _resume(self, unit: Unit, scope: dict[str, Any]) -> Any:
+        if unit.original is None:
+            raise CorruptedError("The image lacks the code of a resume function.")
+        code = renamed(decode_code(unit.original), self._names)
+        name = unit.names[0] if unit.names else code.co_name
+        if not code.co_freevars:
+            return self._entry(unit, types.FunctionType(code, scope, name), scope)
+        shared = self._variants_maker(unit, scope)
+
+        def make(closure: tuple[types.CellType, ...]) -> Any:
+            function = types.FunctionType(code, scope, name, None, closure)
+            return entry_point(unit.entry, function, closure, shared(function))
+
+        return make
+
+    def _entry(self, unit: Unit, function: types.FunctionType, scope: dict[str, Any]) -> Any:
+        if not unit.variants:
+            return function
+        variants = self._variants_maker(unit, scope)(function)
+        return entry_point(unit.entry, function, function.__closure__ or (), variants)
+
+    def _add_nested(self, unit: Unit) -> None:
+        scope = self._scope(unit.module)
+        code = find_code(unit.module, unit.names, unit.source, scope)
+        if code_digest(code) != unit.digest:
+            raise IncompatibleError(reasons=[_other_code(code)])
+        for variant in unit.variants:
+            guards = self._guards(variant, scope)
+            if guards is not None:
+                root = guards.root
+                root.add_epilogue_lambda_guard(
+                    self._nested.is_current, *guard_text(["preheat: this image is being called"])
+                )
+                self._nested.add(
+                    code, guards, root, renamed(decode_code(variant.code), self._names)
+                )
+
+    def _nested_missed(self, code: types.CodeType, why: str, frame: tuple[Any, ...]) -> Any:
+        if self._decide(code.co_qualname, why or "no variant answers") == "eager":
+            return None
+        return self._convert_frame(*frame)
+
+    @functools.cached_property
+    def _convert_frame(self) -> Callable[..., Any]:
+        from preheat.torch_internals.dispatch import frame_converter
+
+        return frame_converter()
+
+    def _variants_maker(
+        self, unit: Unit, scope: dict[str, Any]
+    ) -> Callable[[types.FunctionType], Variants]:
+        """Guards are made once, functions once for each closure."""
+        prepared = [(self._guards(variant, scope), variant) for variant in unit.variants]
+        usable = [
+            (guards, renamed(decode_code(variant.code), self._names))
+            for guards, variant in prepared
+            if guards is not None
+        ]
+        if not usable and unit.variants:
+            raise IncompatibleError(reasons=self._skipped)
+
+        def variants_of(function: types.FunctionType) -> Variants:
+            cells = dict(
+                zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            )
+            return Variants(
+                [
+                    GuardedVariant(guards, variant_function(code, scope, function, cells))
+                    for guards, code in usable
+                ],
+                lambda why: self._missed(function, why),
+            )
+
+        return variants_of
+
+    def _guards(self, variant: Variant, scope: dict[str, Any]) -> _CheckedGuards | None:
+        helpers = {**guard_helpers(), "G": scope}
+        for check in _checks(variant.load_checks):
+            if not _holds_now(check, helpers):
+                self._skipped.append(_changed(check))
+                return None
+        guards = Guards(
+            variant.guards, scope, variant.modes, self._image.guard_settings, self._only_gpu
+        )
+        checks = CallChecks(_checks(variant.call_checks), helpers) if variant.call_checks else None
+        if checks is not None:
+            add_call_checks(guards.root, checks)
+        return _CheckedGuards(guards, checks)
+
+    def _missed(self, function: types.FunctionType, why: str) -> Callable[..., Any]:
+        code = function.__code__
+        if self._decide(code.co_qualname, why) == "eager":
+            return function
+        compiled = self._compiled.get(code)
+        if compiled is None:
+            compiled = self._compiled[code] = self._compile_plainly(function)
+        return compiled
+
+
+class _CheckedGuards:
+    """torch's guards together with preheat's call-time checks."""
+
+    def __init__(self, guards: Guards, checks: CallChecks | None) -> None:
+        self.root = guards.root
+        self.check = guards.check
+        self._guards = guards
+        self._checks = checks
+
+    def why_not(self, local_scope: dict[str, Any]) -> str:
+        failed = self._checks.failed(local_scope) if self._checks is not None else None
+        if failed is not None:
+            return f"{failed.expression} is not {describe(failed)}"
+        return self._guards.why_not(local_scope)
+
+
+def read_image(opener: ObjectOpener) -> Image:
+    """The image of a package, for this interpreter and torch.
+
+    Raises ``CorruptedError`` for anything that is no image, and ``IncompatibleError`` for another
+    interpreter's or torch's.
+    """
+    opened = opener.open(IMAGE_NAME)
+    try:
+        image = image_format.decode(opened.read())
+    finally:
+        opened.close()
+    if image.interpreter != INTERPRETER:
+        raise IncompatibleError(reasons=[_differs("the interpreter's bytecode", "another", "this")])
+    if image.torch != str(torch.__version__):
+        raise IncompatibleError(reasons=[_differs("torch", image.torch, str(torch.__version__))])
+    return image
+
+
+def _differs(what: str, built: str, here: str) -> Reason:
+    return Reason(
+        kind="environment_differs", symbol=what, detail=f"built with {built}, here {here}"
+    )
+
+
+def _checks(records: Sequence[image_format.Check]) -> tuple[Check, ...]:
+    return tuple(
+        Check(record.expression, record.subject, unmarshal(record.expected)) for record in records
+    )
+
+
+def _holds_now(check: Check, scope: dict[str, Any]) -> bool:
+    try:
+        return holds(check, eval(check.expression, scope, {"L": {}}))  # noqa: S307
+    except Exception:
+        return False
+
+
+def _changed(check: Check) -> Reason:
+    return Reason(
+        kind="value_changed",
+        symbol=check.expression,
+        detail=f"was {describe(check)} when the package was built",
+    )
+
+
+def describe(check: Check) -> str:
+    """A check's expectation for a person."""
+    kind, *rest = check.expected
+    if kind == "literal":
+        return str(rest[1])
+    return " ".join(str(part) for part in (kind, *rest[:2]) if isinstance(part, str))
+
+
+def _other_code(code: types.CodeType) -> Reason:
+    return Reason(
+        kind="live_code_differs",
+        file=code.co_filename,
+        symbol=code.co_qualname,
+        detail="this process imported another version than the package was built from",
+    )
+
+
+def program_of(fn: Any) -> Any:
+    """A module, function or method as it is; a callable object's ``__call__``."""
+    if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
+        return fn
+    call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
+    if inspect.ismethod(call):
+        return call
+    raise IncompatibleError(f"A {type(fn).__name__} has no Python code.")
+
+
+def function_of(program: Any) -> tuple[types.FunctionType, Any]:
+    """The function whose code is the program's entry, and what it is bound to.
+
+    Raises ``IncompatibleError`` when it has none in Python.
+    """
+    found: Any = program.forward if isinstance(program, torch.nn.Module) else program
+    while (inner := getattr(found, "_torchdynamo_orig_callable", None)) is not None:
+        found = inner
+    owner = found.__self__ if inspect.ismethod(found) else None
+    function = getattr(found, "__func__", found)
+    if not isinstance(function, types.FunctionType):
+        raise IncompatibleError(f"{program!r} has no Python code.")
+    return function, owner
+
+
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's call: its hooks run as Python runs them, around the compiled forward."""
+    hooks: Any = sys.modules["torch.nn.modules.module"]
+    own = vars(module)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or any(getattr(hooks, name) for name in _GLOBAL_HOOKS)
+        ):
+            return hooked(*args, **kwargs)
+        return entry(module, *args, **kwargs)
+
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        kind = type(module)
+        forward = {"forward": lambda _, *a, **k: entry(module, *a, **k)}
+        stand_in = kind.__new__(type(kind.__name__, (kind,), forward))
+        object.__setattr__(stand_in, "__dict__", own)
+        return torch.nn.Module._call_impl(stand_in, *args, **kwargs)
+
+    return call
+
+
+def _remove(names: list[tuple[dict[str, Any], str]]) -> None:
+    for scope, name in names:
+        scope.pop(name, None)

@@ -1,0 +1,242 @@
+"""Build side: what Inductor and AOTAutograd made of each graph, as parts that a lean image can hold."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from preheat.image.format import MutationRule, OutputRule, Surroundings
+from preheat.image.values import UnportableError
+from preheat.torch_internals.patching import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclasses.dataclass
+class CompiledGraph:
+    """One generated module and what belongs to it; ``scope`` are its globals once executed."""
+
+    source: str
+    scope: dict[str, Any]
+    constants: dict[str, Any]
+    frozen: tuple[str, ...]
+    torchbind: tuple[str, ...]
+    aligned: tuple[int, ...]
+    mutated: tuple[int, ...]
+    cudagraphs: bool
+
+
+@dataclasses.dataclass
+class BackendCall:
+    """Everything that one call of the backend made."""
+
+    graphs: list[CompiledGraph] = dataclasses.field(default_factory=list)
+    surroundings: list[Surroundings] = dataclasses.field(default_factory=list)
+    arguments: tuple[int, ...] = ()
+    refusals: list[str] = dataclasses.field(default_factory=list)
+
+
+class GraphRecorder:
+    """Records what the backend makes while it listens; ``take`` hands over the last call's."""
+
+    def __init__(self) -> None:
+        self._open: list[BackendCall] = []
+        self._last: BackendCall | None = None
+
+    def take(self) -> BackendCall | None:
+        """The parts of the backend call that ended last; None when there was none since."""
+        last, self._last = self._last, None
+        return last
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Record inside the block."""
+        from torch._functorch._aot_autograd import runtime_wrappers as wrappers
+        from torch._inductor.output_code import CompiledFxGraph
+
+        hooks: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            (torch._TorchCompileInductorWrapper, "__call__", self._backend),
+            (CompiledFxGraph, "post_compile", self._graph),
+            (wrappers.RuntimeWrapper, "post_compile", self._runtime),
+            (wrappers.AOTDispatchSubclassWrapper, "post_compile", self._subclass),
+            (wrappers.FunctionalizedRngRuntimeWrapper, "post_compile", self._random),
+            (wrappers.AOTDedupeWrapper, "post_compile", self._repeated),
+            (wrappers.AOTSyntheticBaseWrapper, "post_compile", self._overlapping),
+            (wrappers.EffectTokensWrapper, "post_compile", self._tokens),
+        ]
+        with contextlib.ExitStack() as stack:
+            for owner, name, make in hooks:
+                stack.enter_context(replaced(owner, name, make(vars(owner)[name])))
+            training = wrappers.AOTDispatchAutograd
+            original = vars(training)["post_compile"].__func__
+
+            def autograd(*args: Any, **kwargs: Any) -> Any:
+                self._refuse("it is trained: gradients flow through it")
+                return original(*args, **kwargs)
+
+            stack.enter_context(replaced(training, "post_compile", staticmethod(autograd)))
+            yield
+
+    def _refuse(self, why: str) -> None:
+        if self._open:
+            self._open[-1].refusals.append(why)
+
+    def _backend(self, original: Any) -> Any:
+        def call(backend: Any, *args: Any, **kwargs: Any) -> Any:
+            self._open.append(BackendCall())
+            try:
+                return original(backend, *args, **kwargs)
+            finally:
+                self._last = self._open.pop()
+
+        return call
+
+    def _graph(self, original: Any) -> Any:
+        def post_compile(graph: Any, inputs: Any, constants: Any, options: Any) -> Any:
+            if self._open:
+                self._open[-1].graphs.append(_compiled_graph(graph, constants, options))
+            return original(graph, inputs, constants, options)
+
+        return post_compile
+
+    def _runtime(self, original: Any) -> Any:
+        def post_compile(wrapper: Any, compiled: Any, config: Any, *, runtime_metadata: Any) -> Any:
+            if self._open:
+                try:
+                    keep = config.keep_inference_input_mutations
+                    made = surroundings_of(runtime_metadata, wrapper.disable_amp, keep)
+                    if wrapper.trace_joint:
+                        raise UnportableError("it is trained: gradients flow through it")
+                    self._open[-1].surroundings.append(made)
+                except UnportableError as error:
+                    self._refuse(str(error))
+            return original(wrapper, compiled, config, runtime_metadata=runtime_metadata)
+
+        return post_compile
+
+    def _subclass(self, original: Any) -> Any:
+        return self._refusing(
+            original,
+            lambda wrapper, _: wrapper.maybe_subclass_meta is not None,
+            "it takes or returns a tensor subclass",
+        )
+
+    def _random(self, original: Any) -> Any:
+        return self._refusing(
+            original,
+            lambda _, metadata: metadata.is_rng_op_functionalized,
+            "its random numbers are drawn by a functional generator",
+        )
+
+    def _overlapping(self, original: Any) -> Any:
+        return self._refusing(
+            original,
+            lambda wrapper, _: wrapper.needs_post_compile,
+            "inputs that are changed in place overlap in memory",
+        )
+
+    def _tokens(self, original: Any) -> Any:
+        return self._refusing(
+            original, lambda _, metadata: bool(metadata.tokens), "it orders side effects by tokens"
+        )
+
+    def _repeated(self, original: Any) -> Any:
+        def post_compile(wrapper: Any, compiled: Any, config: Any, *, runtime_metadata: Any) -> Any:
+            if self._open and wrapper.needs_post_compile:
+                mask = wrapper.keep_arg_mask
+                self._open[-1].arguments = tuple(i for i, kept in enumerate(mask) if kept)
+            return original(wrapper, compiled, config, runtime_metadata=runtime_metadata)
+
+        return post_compile
+
+    def _refusing(self, original: Any, applies: Callable[[Any, Any], bool], why: str) -> Any:
+        def post_compile(wrapper: Any, compiled: Any, config: Any, *, runtime_metadata: Any) -> Any:
+            if self._open and applies(wrapper, runtime_metadata):
+                self._refuse(why)
+            return original(wrapper, compiled, config, runtime_metadata=runtime_metadata)
+
+        return post_compile
+
+
+def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:
+    entry = graph.current_callable
+    function = getattr(entry, "__func__", entry)
+    return CompiledGraph(
+        source=graph.source_code,
+        scope=getattr(function, "__globals__", {}),
+        constants=dict(constants.unwrap(graph)),
+        frozen=tuple(graph.frozen_param_names),
+        torchbind=tuple(graph.torchbind_constants),
+        aligned=tuple(graph.inputs_to_check),
+        mutated=tuple(sorted(graph.mutated_input_idxs)),
+        cudagraphs=bool(options.get("cudagraphs")),
+    )
+
+
+def surroundings_of(metadata: Any, without_autocast: bool, keep_mutations: bool) -> Surroundings:
+    """What has to happen around an inference graph.
+
+    The rules are AOTAutograd's own (``_aot_autograd/runtime_wrappers.py``). Raises
+    ``UnportableError`` for what has no rule here.
+    """
+    if metadata.tokens:
+        raise UnportableError("it orders side effects by tokens")
+    versions = tuple(metadata.mutated_graph_handled_indices_seen_by_autograd)
+    mutations = tuple(
+        rule
+        for index in metadata.mutated_inp_runtime_indices
+        if (rule := _mutation_rule(index, metadata.input_info[index])) is not None
+    )
+    if len(mutations) != len(metadata.mutated_inp_runtime_indices):
+        raise UnportableError("an input is returned as changed although nothing changed")
+    outputs: tuple[OutputRule, ...] = ()
+    if metadata.num_outputs_aliased > 0:
+        outputs = tuple(_output_rule(info, metadata) for info in metadata.output_info)
+    return Surroundings(
+        without_autocast=without_autocast,
+        versions=versions if keep_mutations else (),
+        mutations=mutations,
+        outputs=outputs,
+        grad_after=metadata.grad_enabled_mutation,
+    )
+
+
+def _mutation_rule(index: int, info: Any) -> MutationRule | None:
+    if not info.mutates_data and not info.mutates_metadata:
+        return None
+    if info.mutates_storage_metadata:
+        kind = "storage"
+    elif not info.mutates_data:
+        kind = "metadata"
+    else:
+        kind = "both" if info.mutates_metadata else "data"
+    return MutationRule(index, kind, bool(info.is_leaf))
+
+
+def _output_rule(info: Any, metadata: Any) -> OutputRule:
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    kind = info.output_type
+    if kind in (
+        OutputType.non_alias,
+        OutputType.unsafe_view_alias,
+        OutputType.custom_function_view,
+    ):
+        return OutputRule("plain")
+    if kind == OutputType.is_input:
+        return OutputRule("input", info.base_idx)
+    if kind == OutputType.alias_of_input:
+        return OutputRule("view", info.base_idx, info.requires_grad)
+    if kind in (
+        OutputType.alias_of_intermediate,
+        OutputType.alias_of_intermediate_save_as_output,
+    ):
+        base = len(metadata.output_info) + info.base_idx
+        return OutputRule("inner view", base, info.requires_grad)
+    if kind == OutputType.alias_of_intermediate_base_is_user_output:
+        return OutputRule("inner view", info.base_idx, info.requires_grad)
+    raise UnportableError(f"an output is a {kind.name}")

@@ -1,0 +1,342 @@
+"""Build side: a lean image from what was recorded while a program compiled.
+
+Whatever has no meaning without the compiler refuses the image, with the reason; the dynamo form is then
+the only one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import marshal
+import types
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from preheat.image import format as image_format
+from preheat.image.codes import entry_code
+from preheat.image.constants import write_constants
+from preheat.image.enumeration import SETTINGS
+from preheat.image.format import (
+    CONSTANTS_NAME,
+    IMAGE_NAME,
+    INTERPRETER,
+    CppKernel,
+    Global,
+    Graph,
+    Image,
+    Modes,
+    Unit,
+    Variant,
+    unmarshal,
+)
+from preheat.image.standins import MODULES
+from preheat.image.values import UnportableError, encode, encode_code
+from preheat.torch_internals import wrapper_source
+from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
+from preheat.torch_internals.guard_tree import GuardTree, pruned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from preheat.image.call_checks import Check
+    from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
+    from preheat.torch_internals.payload import CodeRecord
+    from preheat.torch_internals.payload import Variant as RecordedVariant
+
+_COMPILER = ("torch._dynamo", "torch._inductor")
+_WRAPPING_MODULE = "torch._dynamo.external_utils"
+_INSTALLED = ("__compiled_fn", "__resume_at", "__import_", "___module_", "__builtins_dict__")
+
+
+@dataclasses.dataclass
+class LeanParts:
+    """What one compiled frame adds to the parts of the dynamo form."""
+
+    tree: GuardTree
+    code: types.CodeType
+    original: types.CodeType
+    scope: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenImage:
+    """``objects``: content by name. ``refusals``: why there is no image; then there are no objects."""
+
+    objects: dict[str, bytes]
+    kernels: tuple[str, ...]
+    refusals: tuple[str, ...] = ()
+
+
+class ImageWriter:
+    """Collects graphs and frames, and writes them as one image."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, LeanParts] = {}
+        self._calls: dict[str, BackendCall | None] = {}
+        self._refusals: dict[str, None] = {}
+
+    def add_graph(self, name: str, call: BackendCall | None) -> None:
+        """The graph that compiled bytecode calls by this name."""
+        self._calls[name] = call
+
+    def add_frame(self, variant: RecordedVariant, parts: LeanParts) -> None:
+        """What belongs to a variant of the dynamo form."""
+        self._frames[id(variant)] = parts
+
+    def write(
+        self,
+        units: Sequence[tuple[types.CodeType, CodeRecord]],
+        kernels: Mapping[str, str],
+    ) -> WrittenImage:
+        """The image of all units, the target's own code first.
+
+        ``kernels``: path of the library by the request that it answers.
+        """
+        try:
+            return self._write(units, kernels)
+        except UnportableError as error:
+            return WrittenImage({}, (), (str(error),))
+
+    def _write(
+        self, units: Sequence[tuple[types.CodeType, CodeRecord]], kernels: Mapping[str, str]
+    ) -> WrittenImage:
+        main, *others = units
+        if not main[1].variants:
+            wrapping = [unit for unit in others if unit[1].module == _WRAPPING_MODULE]
+            if len(wrapping) != 1:
+                raise UnportableError("the target's own frame was not compiled")
+            main = wrapping[0]
+            others = [unit for unit in others if unit is not main]
+        ordered = [main, *others]
+        frames = [self._frames[id(v)] for _, record in ordered for v in record.variants]
+        for parts in frames:
+            if parts.tree.refusals:
+                raise UnportableError("; ".join(dict.fromkeys(parts.tree.refusals)))
+        graphs = [self._call(name) for name in self._graph_names(ordered)]
+        constants, tensors = write_constants([graph.constants for graph, _ in graphs])
+        paths = {path: digest for digest, path in kernels.items()}
+        written = [
+            self._graph(graph, call, records, paths)
+            for (graph, call), records in zip(graphs, tensors, strict=True)
+        ]
+        image = Image(
+            interpreter=INTERPRETER,
+            torch=str(torch.__version__),
+            guard_settings={
+                name: getattr(torch._dynamo.config, name)
+                for name in SETTINGS
+                if hasattr(torch._dynamo.config, name)
+            },
+            units=tuple(
+                self._unit(code, record, "main" if index == 0 else "")
+                for index, (code, record) in enumerate(ordered)
+            ),
+            graphs=tuple(written),
+            globals=tuple(self._globals(ordered)),
+        )
+        objects = {IMAGE_NAME: image_format.encode(image)}
+        if constants:
+            objects[CONSTANTS_NAME] = constants
+        used = {kernel.object for graph in written for kernel in graph.kernels}
+        return WrittenImage(objects, tuple(sorted(used)))
+
+    # --- graphs ----------------------------------------------------------------------------
+
+    def _graph_names(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> list[str]:
+        names = [name for _, record in units for v in record.variants for name in v.backends]
+        return list(dict.fromkeys(names))
+
+    def _call(self, name: str) -> tuple[CompiledGraph, BackendCall]:
+        call = self._calls.get(name)
+        if call is None:
+            raise UnportableError("a graph was compiled by another backend than inductor")
+        if call.refusals:
+            raise UnportableError("; ".join(dict.fromkeys(call.refusals)))
+        if len(call.graphs) != 1 or len(call.surroundings) != 1:
+            raise UnportableError("a graph was not compiled by inductor as a whole")
+        return call.graphs[0], call
+
+    def _graph(
+        self,
+        graph: CompiledGraph,
+        call: BackendCall,
+        constants: tuple[image_format.ConstantTensor, ...],
+        paths: Mapping[str, str],
+    ) -> Graph:
+        if graph.torchbind:
+            raise UnportableError("a graph holds a TorchBind object")
+        if graph.frozen:
+            raise UnportableError("parameters are frozen into a graph")
+        if graph.cudagraphs:
+            raise UnportableError("a graph is run as a CUDA graph")
+        wrapper = wrapper_source.reduce(graph.source, graph.scope, graph.constants)
+        surroundings = call.surroundings[0]
+        if call.arguments:
+            surroundings = msgspec.structs.replace(surroundings, arguments=call.arguments)
+        return Graph(
+            code=marshal.dumps(wrapper.code),
+            entry=wrapper_source.ENTRY,
+            kernels=tuple(
+                self._kernel(name, graph.scope.get(name), paths) for name in wrapper.kernels
+            ),
+            names=wrapper.names,
+            standins=wrapper.standins,
+            constants=constants,
+            aligned=graph.aligned,
+            mutated=graph.mutated,
+            surroundings=surroundings,
+        )
+
+    def _kernel(self, name: str, kernel: Any, paths: Mapping[str, str]) -> CppKernel:
+        result = getattr(kernel, "result", None)
+        if callable(result) and not isinstance(kernel, types.BuiltinFunctionType):
+            kernel = result()
+        path = getattr(getattr(kernel, "__self__", None), "__file__", None)
+        if path is None or path not in paths:
+            raise UnportableError(f"kernel {name!r} is a {type(kernel).__name__}")
+        return CppKernel(name, KERNEL_PREFIX + paths[path], kernel.__name__)
+
+    # --- code ------------------------------------------------------------------------------
+
+    def _unit(self, code: types.CodeType, record: CodeRecord, role: str) -> Unit:
+        if record.module == _WRAPPING_MODULE:
+            role = "wrapped"
+        role = role or ("resume" if record.resume else "nested")
+        original = None if role in ("main", "nested") else encode_code(code)
+        return Unit(
+            role=role,
+            module=record.module,
+            names=record.names,
+            source=record.source or "",
+            digest=record.digest,
+            original=original,
+            entry=entry_code(code),
+            variants=tuple(self._variant(variant) for variant in record.variants),
+        )
+
+    def _variant(self, variant: RecordedVariant) -> Variant:
+        parts = self._frames[id(variant)]
+        _refuse_unknown_helpers(parts)
+        return Variant(
+            code=encode_code(parts.code),
+            guards=pruned(parts.tree.steps),
+            call_checks=tuple(map(_check, variant.call_checks)),
+            load_checks=tuple(
+                _check(check)
+                for check in variant.load_checks
+                if not _about_compiler(check.expression)
+            ),
+            modes=Modes(variant.state.grad, variant.state.inference, variant.state.autocast),
+        )
+
+    def _globals(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> Iterator[Global]:
+        graphs = {name: index for index, name in enumerate(self._graph_names(units))}
+        resumes = {
+            name: index
+            for index, (_, record) in enumerate(units)
+            if record.resume
+            for name in record.names
+        }
+        seen = set()
+        for _, record in units:
+            modules = dict(record.imports)
+            for variant in record.variants:
+                parts = self._frames[id(variant)]
+                for name in dict.fromkeys([*_names_of(parts.code), *_guarded_names(parts.tree)]):
+                    if (record.module, name) in seen or not name.startswith(_INSTALLED):
+                        continue
+                    seen.add((record.module, name))
+                    found = _global(record.module, name, parts.scope, graphs, resumes, modules)
+                    if found is not None:
+                        yield found
+
+
+def _global(
+    module: str,
+    name: str,
+    scope: dict[str, Any],
+    graphs: Mapping[str, int],
+    resumes: Mapping[str, int],
+    modules: Mapping[str, str],
+) -> Global | None:
+    if name in graphs:
+        return Global(module, name, "graph", graphs[name])
+    if name in resumes:
+        return Global(module, name, "resume", resumes[name])
+    if name.startswith("__builtins_dict__"):
+        return Global(module, name, "builtins")
+    value = scope.get(name)
+    target = modules.get(name) or (value.__name__ if isinstance(value, types.ModuleType) else None)
+    if target is None:
+        raise UnportableError(f"compiled code looks up {name!r}, a {type(value).__name__}")
+    if target.startswith(_COMPILER):
+        if target not in MODULES:
+            return None  # only a guard that was dropped names it, or the code is refused
+        return Global(module, name, "standin", 0, encode(target))
+    return Global(module, name, "module", 0, encode(target))
+
+
+def _refuse_unknown_helpers(parts: LeanParts) -> None:
+    """Compiled code may only use what a stand-in has, of the compiler's modules."""
+    for name, attribute in _attributes(parts.code):
+        value = parts.scope.get(name)
+        if not isinstance(value, types.ModuleType) or not value.__name__.startswith(_COMPILER):
+            continue
+        if attribute not in MODULES.get(value.__name__, {}):
+            raise UnportableError(f"compiled code uses {value.__name__}.{attribute}")
+
+
+def _attributes(code: types.CodeType) -> Iterator[tuple[str, str]]:
+    """Each global that is loaded, with the attribute that is taken from it at once."""
+    loaded: str | None = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded is not None:
+            yield loaded, instruction.argval
+        elif loaded is not None and instruction.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG"):
+            yield loaded, ""
+        if instruction.opname not in ("CACHE", "EXTENDED_ARG"):
+            is_global = instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+            loaded = instruction.argval if is_global else None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _attributes(constant)
+
+
+def _names_of(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_of(constant)
+
+
+def _guarded_names(tree: GuardTree) -> Iterator[str]:
+    """Globals that guards look at."""
+    steps = pruned(tree.steps)
+    roots = {
+        index
+        for index, step in enumerate(steps)
+        if isinstance(step, image_format.Access) and step.method == "globals_dict_manager"
+    }
+    for step in steps:
+        if isinstance(step, image_format.Access) and step.parent in roots and step.key is not None:
+            if isinstance(step.key, image_format.Constant):
+                key = unmarshal(step.key.data)
+                if isinstance(key, str):
+                    yield key
+        if isinstance(step, image_format.Predicate) and step.code:
+            for constant in unmarshal(step.code).co_consts:
+                if isinstance(constant, str):
+                    yield constant
+
+
+def _check(check: Check) -> image_format.Check:
+    return image_format.Check(check.expression, check.subject, marshal.dumps(check.expected))
+
+
+def _about_compiler(expression: str) -> bool:
+    return (
+        "__import_torch_dot__dynamo" in expression or "__import_torch_dot__inductor" in expression
+    )
