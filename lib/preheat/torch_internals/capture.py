@@ -92,7 +92,8 @@ class _Package(CompilePackage):
         self.variants.setdefault(original, []).append(variant)
         scope = vars(sys.modules[entry.python_module])
         tree = frame.tree or GuardTree(refusals=["no guards were built"])
-        self.image.add_frame(variant, LeanParts(tree, dynamo_code, original, scope))
+        installed = self.graph_recorder.installed
+        self.image.add_frame(variant, LeanParts(tree, dynamo_code, original, scope, installed))
 
     def add_inlined_source(self, sources: list[types.CodeType]) -> None:
         # torch hashes the file's text here, which may be newer than the code that was traced.
@@ -110,7 +111,7 @@ class _Package(CompilePackage):
         scope = vars(sys.modules[entry.python_module])
         for name in _global_names(code):
             value = scope.get(name)
-            if isinstance(value, types.ModuleType) and name.startswith("___module_"):
+            if isinstance(value, types.ModuleType) and name in self.graph_recorder.installed:
                 entry.import_sources[name] = value.__name__
             for prefix, why in _UNPORTABLE_GLOBALS.items():
                 if name.startswith(prefix):

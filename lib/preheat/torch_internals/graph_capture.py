@@ -41,9 +41,13 @@ class BackendCall:
 
 
 class GraphRecorder:
-    """Records what the backend makes while it listens; ``take`` hands over the last call's."""
+    """Records what the backend makes while it listens; ``take`` hands over the last call's.
+
+    ``installed``: the globals that Dynamo gave to user modules for its bytecode and guards.
+    """
 
     def __init__(self) -> None:
+        self.installed: dict[str, Any] = {}
         self._open: list[BackendCall] = []
         self._last: BackendCall | None = None
 
@@ -55,10 +59,12 @@ class GraphRecorder:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Record inside the block."""
+        from torch._dynamo.output_graph import OutputGraph
         from torch._functorch._aot_autograd import runtime_wrappers as wrappers
         from torch._inductor.output_code import CompiledFxGraph
 
         hooks: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            (OutputGraph, "install_global_unsafe", self._global),
             (torch._TorchCompileInductorWrapper, "__call__", self._backend),
             (CompiledFxGraph, "post_compile", self._graph),
             (wrappers.RuntimeWrapper, "post_compile", self._runtime),
@@ -84,6 +90,13 @@ class GraphRecorder:
     def _refuse(self, why: str) -> None:
         if self._open:
             self._open[-1].refusals.append(why)
+
+    def _global(self, original: Any) -> Any:
+        def install_global(graph: Any, name: str, value: Any) -> Any:
+            self.installed[name] = value
+            return original(graph, name, value)
+
+        return install_global
 
     def _backend(self, original: Any) -> Any:
         def call(backend: Any, *args: Any, **kwargs: Any) -> Any:

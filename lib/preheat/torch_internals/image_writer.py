@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 _COMPILER = ("torch._dynamo", "torch._inductor")
 _WRAPPING_MODULE = "torch._dynamo.external_utils"
-_INSTALLED = ("__compiled_fn", "__resume_at", "__import_", "___module_", "__builtins_dict__")
 
 
 @dataclasses.dataclass
@@ -59,6 +58,7 @@ class LeanParts:
     code: types.CodeType
     original: types.CodeType
     scope: dict[str, Any]
+    installed: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,10 +246,12 @@ class ImageWriter:
             for variant in record.variants:
                 parts = self._frames[id(variant)]
                 for name in dict.fromkeys([*_names_of(parts.code), *_guarded_names(parts.tree)]):
-                    if (record.module, name) in seen or not name.startswith(_INSTALLED):
+                    known = name in parts.installed or name in modules
+                    if (record.module, name) in seen or not known:
                         continue
                     seen.add((record.module, name))
-                    found = _global(record.module, name, parts.scope, graphs, resumes, modules)
+                    value = parts.installed.get(name, parts.scope.get(name))
+                    found = _global(record.module, name, value, graphs, resumes, modules)
                     if found is not None:
                         yield found
 
@@ -257,7 +259,7 @@ class ImageWriter:
 def _global(
     module: str,
     name: str,
-    scope: dict[str, Any],
+    value: Any,
     graphs: Mapping[str, int],
     resumes: Mapping[str, int],
     modules: Mapping[str, str],
@@ -268,10 +270,9 @@ def _global(
         return Global(module, name, "resume", resumes[name])
     if name.startswith("__builtins_dict__"):
         return Global(module, name, "builtins")
-    value = scope.get(name)
     target = modules.get(name) or (value.__name__ if isinstance(value, types.ModuleType) else None)
     if target is None:
-        raise UnportableError(f"compiled code looks up {name!r}, a {type(value).__name__}")
+        return Global(module, name, "value", 0, encode(value))
     if target.startswith(_COMPILER):
         if target not in MODULES:
             return None  # only a guard that was dropped names it, or the code is refused
