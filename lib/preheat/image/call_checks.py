@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_manager: Any = torch._C._dynamo.guards.GuardManager  # type: ignore[attr-defined]
+_manager: Any = torch._C._dynamo.guards.GuardManager
 TRAILING = _manager.add_none_match_guard.__doc__.count("arg")
 
 

@@ -59,7 +59,8 @@ def fingerprint(value: object) -> Fingerprint | None:
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
         return ("torch", type(value).__name__, str(value))
     if isinstance(value, torch._ops.OpOverload):
-        return ("operator", value.name())
+        overload: Any = value
+        return ("operator", overload.name())
     if isinstance(value, torch._ops.OpOverloadPacket):
         return ("operator", value._qualified_op_name)
     if isinstance(value, types.ModuleType):

@@ -174,30 +174,23 @@ class CppKernel(_Record, frozen=True, tag="cpp"):
     entry: str
 
 
-class TritonLaunch(_Record, frozen=True):
-    """How one compiled configuration of a Triton kernel is launched.
+class TritonKernel(_Record, frozen=True, tag="triton"):
+    """A Triton kernel in its one compiled configuration.
 
-    ``grid``: marshalled code of ``(arguments by name) -> (x, y, z)``. ``parameters``: the names of the
-    call's arguments; ``passed``: those that the kernel takes, in order, or constants. ``signature``: one
-    character an argument, as torch's launcher wants it.
+    ``object`` holds the GPU's machine code, with the function ``function``. ``launcher`` is the
+    marshalled code that Inductor generated to call ``runner(x, y, z, stream, *arguments)`` with the grid
+    and the arguments that are left. ``signature``: one character an argument, as torch's static launcher
+    takes them, scratch pointers included; ``scratch`` is how many of those there are.
     """
 
+    name: str
     object: str
     function: str
     shared: int
     warps: int
     signature: str
-    scratch: tuple[bool, bool]
-    grid: bytes
-    parameters: tuple[str, ...]
-    passed: tuple[str, ...]
-
-
-class TritonKernel(_Record, frozen=True, tag="triton"):
-    """A Triton kernel; ``resets`` are arguments that are zeroed before it runs."""
-
-    name: str
-    launch: TritonLaunch
+    scratch: int
+    launcher: bytes
 
 
 class ConstantTensor(_Record, frozen=True):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-_torch_guards: Any = torch._C._dynamo.guards  # type: ignore[attr-defined]
+_torch_guards: Any = torch._C._dynamo.guards
 
 # A manager takes None for an immutable value and then skips checks while a dict's version is unchanged:
 # any other object stands for a value that may change.
@@ -126,7 +126,7 @@ class Guards:
         # Only dtype, device and requires_grad are read from it, and its rank.
         tensor = torch.empty([0] * len(size), dtype=dtype, device=device)
         tensor.requires_grad_(requires_grad)
-        dispatch_keys = torch._C.DispatchKeySet.from_raw_repr(keys)  # type: ignore[attr-defined]
+        dispatch_keys = torch._C.DispatchKeySet.from_raw_repr(keys)
         add(self._keep(tensor), size, stride, name, *text, kind, dispatch_keys)
 
     def _add_global_state_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
@@ -140,7 +140,7 @@ class Guards:
         add(state, *text)
 
     def _add_dispatch_key_set_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
-        add(torch._C.DispatchKeySet.from_raw_repr(arguments[0]), *text)  # type: ignore[attr-defined]
+        add(torch._C.DispatchKeySet.from_raw_repr(arguments[0]), *text)
 
     def _add_default_device_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
         # torch compares with the default device of the moment when the guard is made.
@@ -206,7 +206,8 @@ def _example(example: ExampleValue) -> Any:
 
 
 def _some_mapping(kind: type, size: int) -> Any:
-    mapping: Any = {} if kind is dict else kind.__new__(kind)
+    maker: Any = kind
+    mapping: Any = {} if kind is dict else maker.__new__(maker)
     for number in range(size):
         if isinstance(mapping, dict) and kind is not dict and kind.__name__ != "OrderedDict":
             dict.__setitem__(mapping, number, None)

@@ -31,7 +31,8 @@ from preheat.image.kernels import load_cpp_kernel
 from preheat.image.nested import NestedFrames, find_code, without_hook
 from preheat.image.standins import guard_helpers
 from preheat.image.standins import module as standin_module
-from preheat.image.values import decode, decode_code, import_module
+from preheat.image.triton import load_triton_kernel
+from preheat.image.values import decode, decode_code, import_module, on_device
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
 
@@ -72,13 +73,15 @@ class LoadedImage:
         self._skipped: list[Reason] = []
         self._compiled: dict[types.CodeType, Callable[..., Any]] = {}
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
+        self._device = device_index(fn)
         self._nested = NestedFrames(self._nested_missed)
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
-        graphs = self._graphs()
-        self._provide_globals(graphs)
-        self.call = self._target(fn)
-        if self._hooked:
-            self.call = self._with_nested_frames()
+        with on_device(self._device):
+            graphs = self._graphs()
+            self._provide_globals(graphs)
+            self.call = self._target(fn)
+            if self._hooked:
+                self.call = self._with_nested_frames()
         # The names live as long as what looks them up.
         weakref.finalize(self.call, _remove, self._globals)
 
@@ -104,7 +107,7 @@ class LoadedImage:
             [graph.constants for graph in self._image.graphs],
         )
         graphs = [
-            make_graph(graph, self._kernels(graph), values, 0)
+            make_graph(graph, self._kernels(graph), values, self._device)
             for graph, values in zip(self._image.graphs, constants, strict=True)
         ]
         return [without_hook(graph) for graph in graphs] if self._hooked else graphs
@@ -112,12 +115,12 @@ class LoadedImage:
     def _kernels(self, graph: Graph) -> dict[str, Any]:
         loaded = {}
         for kernel in graph.kernels:
-            if not isinstance(kernel, CppKernel):
-                raise CorruptedError(f"Kernel {kernel.name!r} is of a kind that is not known.")
-            name = kernel.object
-            loaded[kernel.name] = load_cpp_kernel(
-                lambda name=name: self._opener.open(name), name.rpartition("/")[2], kernel.entry
-            )
+            opening = functools.partial(self._opener.open, kernel.object)
+            digest = kernel.object.rpartition("/")[2]
+            if isinstance(kernel, CppKernel):
+                loaded[kernel.name] = load_cpp_kernel(opening, digest, kernel.entry)
+            else:
+                loaded[kernel.name] = load_triton_kernel(kernel, opening, digest, self._device)
         return loaded
 
     # --- globals ---------------------------------------------------------------------------
@@ -163,6 +166,7 @@ class LoadedImage:
         if unit.role == "wrapped":
             return self._wrapped(unit, program)
         function, owner = function_of(program)
+        entry: Callable[..., Any]
         if code_digest(function.__code__) != unit.digest:
             raise IncompatibleError(reasons=[_other_code(function.__code__)])
         entry = self._entry(unit, function, function.__globals__)
@@ -183,7 +187,8 @@ class LoadedImage:
         scope = self._scope(unit.module)
         code = decode_code(unit.original)
         function = types.FunctionType(code, scope, code.co_name, None, (types.CellType(program),))
-        return self._entry(unit, function, scope)
+        entry: Callable[..., Any] = self._entry(unit, function, scope)
+        return entry
 
     def _resume(self, unit: Unit, scope: dict[str, Any]) -> Any:
         if unit.original is None:
@@ -372,6 +377,19 @@ def program_of(fn: Any) -> Any:
     raise IncompatibleError(f"A {type(fn).__name__} has no Python code.")
 
 
+def device_index(fn: Any) -> int:
+    """The number of the GPU that a program is for: its parameters', else the current one; 0 without."""
+    module = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+    if isinstance(module, torch.nn.Module):
+        for tensor in itertools.chain(module.parameters(), module.buffers()):
+            if tensor.device.type == "cuda":
+                return tensor.device.index or 0
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        return int(cuda.current_device())
+    return 0
+
+
 def function_of(program: Any) -> tuple[types.FunctionType, Any]:
     """The function whose code is the program's entry, and what it is bound to.
 
@@ -412,11 +430,11 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
         return entry(module, *args, **kwargs)
 
     def hooked(*args: Any, **kwargs: Any) -> Any:
-        kind = type(module)
+        kind: Any = type(module)
         forward = {"forward": lambda _, *a, **k: entry(module, *a, **k)}
-        stand_in = kind.__new__(type(kind.__name__, (kind,), forward))
+        stand_in: Any = kind.__new__(type(kind.__name__, (kind,), forward))
         object.__setattr__(stand_in, "__dict__", own)
-        return torch.nn.Module._call_impl(stand_in, *args, **kwargs)
+        return stand_in._call_impl(*args, **kwargs)
 
     return call
 

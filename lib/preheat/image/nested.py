@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from preheat.image.codes import Guarded
 
-_eval_frame: Any = torch._C._dynamo.eval_frame  # type: ignore[attr-defined]
+_eval_frame: Any = torch._C._dynamo.eval_frame
 _current = threading.local()
 _INDEXED = re.compile(r"(\w+)\[(.+)\]$")
 

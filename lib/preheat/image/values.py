@@ -7,15 +7,16 @@ of a user's class, is refused with ``UnportableError`` when it is encoded.
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
-import functools
 import importlib
 import importlib.util
 import marshal
 import sys
+import threading
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +24,9 @@ from preheat.errors import IncompatibleError
 from preheat.image.format import Code, Constant, Mapping, Reference, Sequence, Value, unmarshal
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_DEPTH = 32
 _PLAIN = (
@@ -35,8 +39,8 @@ _PLAIN = (
     type(None),
     type(Ellipsis),
 )
-_SEQUENCES = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset", torch.Size: "size"}
-_MAPPINGS = {dict: "dict", collections.OrderedDict: "ordered", types.MappingProxyType: "proxy"}
+_SEQUENCES: dict[Any, str] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset", torch.Size: "size"}
+_MAPPINGS: dict[Any, str] = {dict: "dict", collections.OrderedDict: "ordered", types.MappingProxyType: "proxy"}
 # Where C functions that do not say their module are found.
 _HOMES = (
     "torch",
@@ -218,7 +222,6 @@ def decode_code(code: Code) -> types.CodeType:
     return loaded.replace(co_consts=tuple(decode(constant) for constant in code.constants))
 
 
-@functools.lru_cache(maxsize=4096)
 def resolve(found: Reference) -> Any:
     """What a reference leads to in this process. Raises ``IncompatibleError``."""
     kind, path = found.kind, found.path
@@ -230,7 +233,7 @@ def resolve(found: Reference) -> Any:
         if kind == "torch":
             return getattr(torch, path[0])
         if kind == "device":
-            return torch.device(path[0])
+            return _device(path[0])
         if kind == "operator":
             return getattr(_packet(path[0]), path[1] or "default")
         if kind == "packet":
@@ -258,6 +261,28 @@ def resolve(found: Reference) -> Any:
             ]
         )
     return value
+
+
+def _device(text: str) -> torch.device:
+    device = torch.device(text)
+    index = getattr(_target, "index", None)
+    if index is None or device.type == "cpu" or device.index is None:
+        return device
+    return torch.device(device.type, index)
+
+
+_target = threading.local()
+
+
+@contextlib.contextmanager
+def on_device(index: int | None) -> Iterator[None]:
+    """Inside the block, a GPU that was recorded stands for the one with this number."""
+    before = getattr(_target, "index", None)
+    _target.index = index
+    try:
+        yield
+    finally:
+        _target.index = before
 
 
 def _packet(name: str) -> Any:

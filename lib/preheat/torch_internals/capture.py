@@ -19,6 +19,7 @@ from torch._dynamo.precompile_context import PrecompileContext
 
 from preheat.errors import RefusedError
 from preheat.sources.digest import code_digest
+from preheat.torch_internals import triton_kernels
 from preheat.torch_internals.graph_capture import GraphRecorder
 from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
 from preheat.torch_internals.guards import GuardRecorder
@@ -29,6 +30,7 @@ from preheat.torch_internals.options import options_of
 from preheat.torch_internals.payload import FORMAT, CodeRecord, Payload, Variant
 from preheat.torch_internals.programs import callable_with_code, entry_function
 from preheat.torch_internals.state import current_state
+from preheat.torch_internals.triton_kernels import TritonRecorder
 from preheat.torch_internals.versions import torch_version
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ class _Package(CompilePackage):
     def __init__(self, fn: Any, guards: GuardRecorder, graphs: GraphRecorder) -> None:
         self.guard_recorder = guards
         self.graph_recorder = graphs
-        self.image = ImageWriter()
+        self.triton = TritonRecorder()
+        self.image = ImageWriter(self.triton)
         self.bypasses: dict[str, str] = {}
         self.refusals: list[str] = []
         self.traced: dict[types.CodeType, None] = {}
@@ -192,6 +195,7 @@ class Capture:
     def active(self) -> Iterator[None]:
         """Everything that must be in place while the program compiles. Enter it once."""
         import torch._functorch.config as functorch_config
+        import torch._inductor.config as inductor_config
 
         with (
             identifiers_from(self._first_identifier),
@@ -205,6 +209,8 @@ class Capture:
             self._guards.listening(),
             self._graphs.listening(),
             self._kernels.listening(),
+            self._package.triton.listening(),
+            inductor_config.patch(triton_kernels.settings()),
             _BypassLog().listening(),
         ):
             yield

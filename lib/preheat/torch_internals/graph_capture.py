@@ -28,6 +28,7 @@ class CompiledGraph:
     aligned: tuple[int, ...]
     mutated: tuple[int, ...]
     cudagraphs: bool
+    devices: tuple[int, ...]
 
 
 @dataclasses.dataclass
@@ -187,6 +188,7 @@ def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:
         aligned=tuple(graph.inputs_to_check),
         mutated=tuple(sorted(graph.mutated_input_idxs)),
         cudagraphs=bool(options.get("cudagraphs")),
+        devices=tuple(sorted(graph.device_idxs)),
     )
 
 

@@ -112,7 +112,7 @@ class GuardTreeRecorder:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Record inside the block."""
-        cpp = torch._C._dynamo.guards  # type: ignore[attr-defined]
+        cpp = torch._C._dynamo.guards
         with contextlib.ExitStack() as stack:
             for kind in (cpp.GuardManager, cpp.DictGuardManager, cpp.RootGuardManager):
                 for name in list(vars(kind)):

@@ -28,6 +28,7 @@ from preheat.image.format import (
     Graph,
     Image,
     Modes,
+    TritonKernel,
     Unit,
     Variant,
     unmarshal,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
     from preheat.torch_internals.payload import CodeRecord
     from preheat.torch_internals.payload import Variant as RecordedVariant
+    from preheat.torch_internals.triton_kernels import TritonRecorder
 
 _COMPILER = ("torch._dynamo", "torch._inductor")
 _WRAPPING_MODULE = "torch._dynamo.external_utils"
@@ -73,10 +75,11 @@ class WrittenImage:
 class ImageWriter:
     """Collects graphs and frames, and writes them as one image."""
 
-    def __init__(self) -> None:
+    def __init__(self, triton: TritonRecorder) -> None:
+        self._triton = triton
         self._frames: dict[int, LeanParts] = {}
+        self._machine_code: dict[str, bytes] = {}
         self._calls: dict[str, BackendCall | None] = {}
-        self._refusals: dict[str, None] = {}
 
     def add_graph(self, name: str, call: BackendCall | None) -> None:
         """The graph that compiled bytecode calls by this name."""
@@ -140,8 +143,9 @@ class ImageWriter:
         objects = {IMAGE_NAME: image_format.encode(image)}
         if constants:
             objects[CONSTANTS_NAME] = constants
+        objects |= self._machine_code
         used = {kernel.object for graph in written for kernel in graph.kernels}
-        return WrittenImage(objects, tuple(sorted(used)))
+        return WrittenImage(objects, tuple(sorted(used - set(objects))))
 
     # --- graphs ----------------------------------------------------------------------------
 
@@ -170,6 +174,8 @@ class ImageWriter:
             raise UnportableError("a graph holds a TorchBind object")
         if graph.frozen:
             raise UnportableError("parameters are frozen into a graph")
+        if len(graph.devices) > 1:
+            raise UnportableError("a graph runs on several GPUs")
         if graph.cudagraphs:
             raise UnportableError("a graph is run as a CUDA graph")
         wrapper = wrapper_source.reduce(graph.source, graph.scope, graph.constants)
@@ -190,10 +196,14 @@ class ImageWriter:
             surroundings=surroundings,
         )
 
-    def _kernel(self, name: str, kernel: Any, paths: Mapping[str, str]) -> CppKernel:
+    def _kernel(self, name: str, kernel: Any, paths: Mapping[str, str]) -> CppKernel | TritonKernel:
         result = getattr(kernel, "result", None)
         if callable(result) and not isinstance(kernel, types.BuiltinFunctionType):
             kernel = result()
+        if hasattr(kernel, "launchers"):
+            record, code = self._triton.kernel(name, kernel)
+            self._machine_code[record.object] = code
+            return record
         path = getattr(getattr(kernel, "__self__", None), "__file__", None)
         if path is None or path not in paths:
             raise UnportableError(f"kernel {name!r} is a {type(kernel).__name__}")

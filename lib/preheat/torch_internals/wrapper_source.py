@@ -53,7 +53,7 @@ def reduce(text: str, scope: Mapping[str, Any], constants: Iterable[str]) -> Wra
     rewriter = _Rewriter()
     body = [rewriter.visit(statement) for statement in body]
     defined = {name for statement in body for name in _bound(statement)}
-    used = {node.id for statement in body for node in ast.walk(statement) if _is_load(node)}
+    used = {name for statement in body for name in _loaded(statement)}
     aliases = [
         statement
         for statement in module.body
@@ -166,8 +166,10 @@ def _local_names(statement: ast.stmt) -> Iterator[str]:
             yield node.arg
 
 
-def _is_load(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+def _loaded(statement: ast.stmt) -> Iterator[str]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
 
 
 class _Rewriter(ast.NodeTransformer):
