@@ -122,10 +122,11 @@ def _copied(spec: Spec) -> Spec:
     return dataclasses.replace(spec, fn=copy.deepcopy(spec.fn))
 
 
-def _built_outcomes(job: Job) -> dict[int, Outcome]:
+def built_outcomes(staging: Path) -> dict[int, Outcome]:
+    """What the build computed for examples that draw random numbers, by example."""
     import torch
 
-    path = Path(job.staging).parent / OUTCOMES_NAME
+    path = staging.parent / OUTCOMES_NAME
     if not path.exists():
         return {}
     saved = torch.load(path, weights_only=True)
@@ -133,7 +134,7 @@ def _built_outcomes(job: Job) -> dict[int, Outcome]:
 
 
 def _compiled_by_torch() -> int:
-    """Graphs that torch's own counters say were compiled here: must be none."""
+    """Graphs that torch's own counters say were compiled in this process."""
     from preheat.torch_internals.counters import graphs_compiled
 
     return graphs_compiled()
