@@ -82,7 +82,8 @@ def find_factory(factory: str, target: str) -> Callable[[], Any]:
 def make_spec(factory: Callable[[], Any], target: str) -> Spec:
     """Call the factory, always with the same seeds.
 
-    Raises ``TargetError`` when it raises or returns something else than a ``Spec``.
+    A program that ``torch.compile`` was applied to already is taken without it. Raises
+    ``TargetError`` when the factory raises or returns something else than a ``Spec``.
     """
     seed_everything()
     try:
@@ -97,7 +98,9 @@ def make_spec(factory: Callable[[], Any], target: str) -> Spec:
         raise TargetError(
             f"Target {target!r}: its factory returns {type(spec).__name__}, not preheat.Spec."
         )
-    return spec
+    from preheat.torch_internals.programs import uncompiled
+
+    return dataclasses.replace(spec, fn=uncompiled(spec.fn))
 
 
 @dataclasses.dataclass(frozen=True)
