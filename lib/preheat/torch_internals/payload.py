@@ -14,7 +14,10 @@ from preheat.errors import CorruptedError
 if TYPE_CHECKING:
     from preheat.torch_internals.options import CompileOptions
 
-FORMAT = 1
+FORMAT = 2
+
+# Instead of a module's name: code whose globals are a dictionary of its own, made by ``exec``.
+OF_NO_MODULE = ""
 
 Fingerprint = tuple[Any, ...]
 
@@ -64,7 +67,8 @@ class Variant:
 class CodeRecord:
     """One code object that Dynamo met: the target's, a resume function, or a nested frame.
 
-    A record without variants is a frame that Dynamo left to Python.
+    A record without variants is a frame that Dynamo left to Python. ``imports`` maps names that Dynamo
+    made global to modules, and to classes as ``module:Class``.
     """
 
     code: Any
