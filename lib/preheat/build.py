@@ -272,6 +272,8 @@ def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built
             try:
                 outcome = exercise(spec, capture.compiled, example)
             except Exception as error:
+                if (refusal := capture.refusal(error)) is not None:
+                    raise refusal from error
                 raise BuildError(
                     f"Target {job.target!r}: example {index} fails when compiled, and runs without: "
                     f"{type(error).__name__}: {error}."[:4000]

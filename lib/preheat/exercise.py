@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import importlib
 import random
 import sys
+import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,9 @@ TOLERANCE: dict[str, tuple[float, float]] = {
     "float16": (2e-2, 2e-2),
     "bfloat16": (5e-2, 5e-2),
 }
+
+
+_WITHOUT_CONTENT = (type, types.FunctionType, types.MethodType, types.ModuleType, enum.Enum)
 
 
 def seed_everything(seed: int = SEED) -> None:
@@ -77,7 +82,8 @@ def find_factory(factory: str, target: str) -> Callable[[], Any]:
 def make_spec(factory: Callable[[], Any], target: str) -> Spec:
     """Call the factory, always with the same seeds.
 
-    Raises ``TargetError`` when it raises or returns something else than a ``Spec``.
+    A program that ``torch.compile`` was applied to already is taken without it. Raises
+    ``TargetError`` when the factory raises or returns something else than a ``Spec``.
     """
     seed_everything()
     try:
@@ -92,7 +98,9 @@ def make_spec(factory: Callable[[], Any], target: str) -> Spec:
         raise TargetError(
             f"Target {target!r}: its factory returns {type(spec).__name__}, not preheat.Spec."
         )
-    return spec
+    from preheat.torch_internals.programs import uncompiled
+
+    return dataclasses.replace(spec, fn=uncompiled(spec.fn))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,19 +180,33 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Tensors and plain values of nested containers; other objects are not looked into."""
+def _leaves(
+    value: Any, where: str = "", above: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values of nested containers; of other objects, the tensors that they hold.
+
+    ``above``: identities of the objects that lead here, so that a cycle ends.
+    """
     if _is_tensor(value) or isinstance(value, (int, float, complex, str, bytes, type(None))):
         yield where, value
+    elif type(value).__module__ == "numpy" and hasattr(value, "__array__"):
+        import torch
+
+        yield where, torch.as_tensor(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(item, f"{where}.{key}" if where else str(key))
+            yield from _leaves(item, f"{where}.{key}" if where else str(key), above)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _leaves(item, f"{where}[{index}]")
+            yield from _leaves(item, f"{where}[{index}]", above)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from _leaves(getattr(value, field.name, None), f"{where}.{field.name}")
+            yield from _leaves(getattr(value, field.name, None), f"{where}.{field.name}", above)
+    elif id(value) not in above and not isinstance(value, _WITHOUT_CONTENT):
+        for name, item in getattr(value, "__dict__", {}).items():
+            for place, leaf in _leaves(item, f"{where}.{name}", above | {id(value)}):
+                if _is_tensor(leaf):
+                    yield place, leaf
 
 
 def compare(

@@ -87,8 +87,9 @@ def load(
     """``fn`` with the compiled code of ``target``'s package; without compiling anything.
 
     ``fn`` is the function, method or module that the target's factory builds, with this process's own
-    parameters. The result is called like it; a module's attributes, ``state_dict``, ``train`` and
-    ``eval`` are the original's. ``result.preheat`` says what happened (``LoadReport``).
+    parameters; what ``torch.compile`` was applied to already is taken without it. The result is called
+    like it; a module's attributes, ``state_dict``, ``train`` and ``eval`` are the original's.
+    ``result.preheat`` says what happened (``LoadReport``).
 
     ``store``: a path or a store; default as ``find_store`` says. ``device``: ``cpu`` or ``cuda``, told
     from the module's parameters by default. ``form``: ``lean`` or ``dynamo`` alone; by default the lean
@@ -108,7 +109,10 @@ def load(
     Not promised: that two loads of one target in one process are independent of each other's code:
     they share it, as ``torch.compile`` does.
     """
+    from preheat.torch_internals.programs import uncompiled
+
     began = time.perf_counter()
+    fn = uncompiled(fn)
     policy = resolve_on_miss(on_miss)
     deadline = time.monotonic() + (resolve_wait_seconds(wait_seconds) if policy == "wait" else 0.0)
     while True:

@@ -45,10 +45,6 @@ FILES = {
             return preheat.Spec(torch.sin, examples=[(X,)], grad=False)
 
 
-        def never_backward():
-            return preheat.Spec(torch.nn.Linear(4, 4), examples=[(X,)], grad=True)
-
-
         def backend_without_artifact():
             return preheat.Spec(lambda x: x + 1, examples=[(X,)], grad=False, backend="eager")
 
@@ -82,7 +78,6 @@ FILES = {
             "bad.warm:no_examples",
             "bad.warm:fails_eagerly",
             "bad.warm:no_python_code",
-            "bad.warm:never_backward",
             "bad.warm:backend_without_artifact",
             "bad.warm:nothing_to_compile",
             "bad.warm:unknown_option",
@@ -108,7 +103,6 @@ EXPECTED = {
     "no_examples": "examples is empty",
     "fails_eagerly": "example 0 fails without compilation",
     "no_python_code": "has no Python code",
-    "never_backward": "say backward=True, or grad=False",
     "backend_without_artifact": "makes no artifact",
     "nothing_to_compile": "Nothing was compiled",
     "unknown_option": "no_such_option",

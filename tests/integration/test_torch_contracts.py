@@ -212,3 +212,77 @@ def test_a_source_of_defaults_survives_pickling() -> None:
     with GuardRecorder().listening():
         again = pickle.loads(pickle.dumps(source))  # noqa: S301  made here
     assert source_name(again) == source_name(source)
+
+
+def test_guards_are_saved_by_a_pickler_that_can_be_replaced() -> None:
+    """guard_states.py subclasses it and says why saving fails."""
+    from torch._dynamo import guards
+
+    assert parameters(guards.pickle_guards_state) == ["state", "builder"]
+    assert "GuardsStatePickler(" in inspect.getsource(guards.pickle_guards_state)
+    assert "pickle_guards_state(" in inspect.getsource(guards.CheckFunctionManager.serialize_guards)
+    assert {"_unpickle_module", "_unpickle_bound_method"} <= set(vars(guards.GuardsStatePickler))
+
+
+def test_custom_operators_are_listed_by_name() -> None:
+    """guard_states.py saves one by its name."""
+    from torch._library.custom_ops import OPDEFS
+
+    operator = torch.library.custom_op("preheat_contracts::same", mutates_args=())(same)
+    assert OPDEFS[operator._qualname] is operator
+
+
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+def test_sources_register_with_a_trace_while_they_are_loaded() -> None:
+    """guard_states.py gives them one that is thrown away."""
+    import pickle
+
+    from torch._dynamo.source import ImportSource
+
+    from preheat.torch_internals.guard_states import loading_guards
+
+    with loading_guards():
+        source = ImportSource("torch")
+        assert pickle.loads(pickle.dumps(source)) == source  # noqa: S301  made here
+
+
+def test_globals_among_the_constants_of_bytecode_are_looked_up_in_the_worker() -> None:
+    """constants.py names what Dynamo puts there."""
+    import importlib
+    import pickle
+
+    from torch._dynamo.package import SerializedCode
+
+    from preheat.torch_internals.constants import live, portable
+
+    code = same.__code__.replace(co_consts=(globals(), 1, {"__name__": "another"}))
+    outer = same.__code__.replace(co_consts=(code,))
+    saved = pickle.dumps(portable(SerializedCode.from_code_object(outer)))
+    again = live(pickle.loads(saved), importlib.import_module)  # noqa: S301  made here
+    (inner,) = SerializedCode.to_code_object(again).co_consts
+    assert inner.co_consts[0] is globals()
+    assert inner.co_consts[1:] == (1, {"__name__": "another"})
+
+
+def test_what_was_compiled_leads_to_its_original() -> None:
+    """programs.py takes a program without the torch.compile around it."""
+    from preheat.torch_internals.programs import uncompiled
+
+    module = torch.nn.Linear(2, 2)
+    assert uncompiled(torch.compile(same, backend="eager")) is same
+    assert uncompiled(torch.compile(module, backend="eager")) is module
+    assert uncompiled(module) is module
+    assert uncompiled(same) is same
+
+
+def test_compilers_settings_that_capture_changes_are_there() -> None:
+    """capture.py lets torch package more than it does by itself."""
+    import torch._functorch.config as functorch_config
+    import torch._inductor.config as inductor_config
+
+    assert functorch_config.autograd_cache_allow_custom_autograd_functions is False
+    assert functorch_config.force_non_lazy_backward_lowering is False
+    assert inductor_config.unsafe_marked_cacheable_functions == {}

@@ -84,11 +84,19 @@ def fingerprint(value: object) -> Fingerprint | None:
         return ("builtin", value.__objclass__.__qualname__, value.__name__)
     if (found := _triton_kernel(value)) is not None:
         return found
+    if type(value).__name__ == "ufunc" and type(value).__module__ == "numpy":
+        return _numpy_function(value)
     if isinstance(value, functools.partial):
         inner = fingerprint(value.func)
         arguments = literal((list(value.args), dict(value.keywords)))
         return None if inner is None or arguments is None else ("partial", inner, arguments)
     return None
+
+
+def _numpy_function(value: Any) -> Fingerprint | None:
+    """One of numpy's own; one that was made from a Python function is known by nothing."""
+    own = getattr(sys.modules["numpy"], value.__name__, None) is value
+    return ("builtin", "numpy", value.__name__) if own else None
 
 
 def _triton_kernel(value: object) -> Fingerprint | None:

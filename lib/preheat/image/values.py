@@ -39,8 +39,18 @@ _PLAIN = (
     type(None),
     type(Ellipsis),
 )
-_SEQUENCES: dict[Any, str] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset", torch.Size: "size"}
-_MAPPINGS: dict[Any, str] = {dict: "dict", collections.OrderedDict: "ordered", types.MappingProxyType: "proxy"}
+_SEQUENCES: dict[Any, str] = {
+    tuple: "tuple",
+    list: "list",
+    set: "set",
+    frozenset: "frozenset",
+    torch.Size: "size",
+}
+_MAPPINGS: dict[Any, str] = {
+    dict: "dict",
+    collections.OrderedDict: "ordered",
+    types.MappingProxyType: "proxy",
+}
 # Where C functions that do not say their module are found.
 _HOMES = (
     "torch",

@@ -20,14 +20,16 @@ from torch._dynamo.precompile_context import PrecompileContext
 from preheat.errors import RefusedError
 from preheat.sources.digest import code_digest
 from preheat.torch_internals import triton_kernels
+from preheat.torch_internals.constants import portable
 from preheat.torch_internals.graph_capture import GraphRecorder
+from preheat.torch_internals.guard_states import saving_guards
 from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
 from preheat.torch_internals.guards import GuardRecorder
 from preheat.torch_internals.identifiers import identifiers_from
 from preheat.torch_internals.image_writer import ImageWriter, LeanParts, WrittenImage
 from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
-from preheat.torch_internals.payload import FORMAT, CodeRecord, Payload, Variant
+from preheat.torch_internals.payload import FORMAT, OF_NO_MODULE, CodeRecord, Payload, Variant
 from preheat.torch_internals.programs import callable_with_code, entry_function
 from preheat.torch_internals.state import current_state
 from preheat.torch_internals.triton_kernels import TritonRecorder
@@ -67,7 +69,10 @@ class _Package(CompilePackage):
         # functools.wraps rewrites __module__; names are looked up where the code really lives.
         main = next(iter(self._codes.values()))
         innermost: Any = self._innermost_fn
-        main.python_module = innermost.__globals__["__name__"]
+        self._main_globals = innermost.__globals__
+        name = self._main_globals.get("__name__")
+        is_module = vars(sys.modules[name]) is self._main_globals if name in sys.modules else False
+        main.python_module = name if is_module else OF_NO_MODULE
 
     def add_backend_id(self, backend_id: str, backend: Any | None = None) -> None:
         super().add_backend_id(backend_id, backend)
@@ -81,11 +86,12 @@ class _Package(CompilePackage):
         if entry is None or entry.bypassed or guards_state is None:
             return
         self.refusals += frame.refusals
+        entry.import_sources.update(frame.installed_classes)
         self._name_installed_globals(entry, dynamo_code)
         original = next(code for code, known in self._codes.items() if known is entry)
         variant = Variant(
             guards=guards_state,
-            code=SerializedCode.from_code_object(dynamo_code),
+            code=portable(SerializedCode.from_code_object(dynamo_code)),
             state=current_state(),
             backends=backends,
             call_checks=tuple(frame.call_checks.values()),
@@ -111,7 +117,10 @@ class _Package(CompilePackage):
 
     def _name_installed_globals(self, entry: Any, code: types.CodeType) -> None:
         """Find globals that the bytecode needs and torch does not record."""
-        scope = vars(sys.modules[entry.python_module])
+        if entry.python_module == OF_NO_MODULE:
+            scope = self._main_globals
+        else:
+            scope = vars(sys.modules[entry.python_module])
         for name in _global_names(code):
             value = scope.get(name)
             if isinstance(value, types.ModuleType) and name in self.graph_recorder.installed:
@@ -119,6 +128,15 @@ class _Package(CompilePackage):
             for prefix, why in _UNPORTABLE_GLOBALS.items():
                 if name.startswith(prefix):
                     self.refusals.append(f"{code.co_qualname}: {why}")
+
+
+def _packageable() -> dict[str, str]:
+    """Operators over graphs that torch caches only when told to: the graphs are part of its keys."""
+    import torch._inductor.config as inductor_config
+
+    names = ("cond", "while_loop", "scan", "associative_scan")
+    ours = {f"torch.ops.higher_order.{name}": "graphs are part of the key" for name in names}
+    return {**ours, **inductor_config.unsafe_marked_cacheable_functions}
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
@@ -199,7 +217,14 @@ class Capture:
 
         with (
             identifiers_from(self._first_identifier),
-            functorch_config.patch(bundled_autograd_cache=True),
+            functorch_config.patch(
+                bundled_autograd_cache=True,
+                autograd_cache_allow_custom_autograd_functions=True,
+                # Where no backward pass runs here, the package has one all the same.
+                force_non_lazy_backward_lowering=self._spec.grad_enabled
+                and not self._spec.backward,
+            ),
+            inductor_config.patch(unsafe_marked_cacheable_functions=_packageable()),
             torch._dynamo.config.patch(
                 recompile_limit=max(_RECOMPILE_LIMIT, 2 * len(self._spec.examples)),
                 record_runtime_overhead=False,
@@ -208,12 +233,22 @@ class Capture:
             self._trees.listening(),
             self._guards.listening(),
             self._graphs.listening(),
+            saving_guards(),
             self._kernels.listening(),
             self._package.triton.listening(),
             inductor_config.patch(triton_kernels.settings()),
             _BypassLog().listening(),
         ):
             yield
+
+    def refusal(self, error: Exception) -> RefusedError | None:
+        """What lies behind an exception that torch raises where it could not save guards."""
+        if "guards_state must not be None" not in str(error):
+            return None
+        return RefusedError(
+            "torch.compile works for this program, but its guards cannot be saved: "
+            f"{_BypassLog.last or 'torch gives no reason'}."
+        )
 
     def finish(self) -> tuple[Payload, dict[str, str], list[types.CodeType]]:
         """The payload, kernel libraries by request digest, and all code objects that were traced.
@@ -281,16 +316,13 @@ class Capture:
     def _why_no_artifact(self) -> str:
         if self._spec.backend != "inductor":
             return f"backend {self._spec.backend!r} makes no artifact that can be stored"
-        if self._spec.grad_enabled and not self._spec.backward:
-            return (
-                "a graph was compiled for a backward pass that never ran: say backward=True, "
-                "or grad=False"
-            )
+        if self._spec.backward:
+            return "a graph was compiled for a backward pass that never ran"
         return _BypassLog.last or "torch kept no artifact of a compiled graph"
 
     def _record(self, code: types.CodeType, entry: Any) -> CodeRecord:
         return CodeRecord(
-            code=entry.python_code,
+            code=portable(entry.python_code),
             digest=code_digest(code),
             module=entry.python_module,
             names=tuple(dict.fromkeys(entry.function_names)),

@@ -16,6 +16,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch.utils._pytree as torch_pytree
+
 from preheat.image.call_checks import CallChecks, Check, add_call_checks
 from preheat.image.fingerprints import fingerprint, literal
 from preheat.torch_internals.patching import replaced
@@ -47,6 +49,7 @@ class FrameGuards:
     call_checks: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
     load_checks: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
     recorded_values: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
+    installed_classes: dict[str, str] = dataclasses.field(default_factory=dict)
     refusals: list[str] = dataclasses.field(default_factory=list)
     tree: GuardTree | None = None
 
@@ -113,13 +116,24 @@ class GuardRecorder:
         if not expression or not entry.has_value:
             # Guards about the absence of something, or about global state: torch saves them.
             return True
-        unportable = self._passes_unportable_function(guard.originating_source)
+        if "___from_numpy(" in expression:
+            # Made anew each time it is asked for: torch compares what a weak reference leads to.
+            guard.obj_weakref = None
+        if entry.value is torch_pytree.SUPPORTED_NODES:
+            # A worker knows other types; those of the arguments have guards of their own.
+            return False
+        if self._is_about_namedtuple_internals(guard):
+            return False
+        self._note_installed_class(guard)
+        unportable = self._passes_unportable(guard.originating_source)
         identity = bool(kinds & IDENTITY_GUARDS)
         if entry.guard_type == "BUILTIN_MATCH" and self._when(guard) == "load":
             # torch looks builtins up again by itself; whether they are the same is checked once.
             self._add("load", expression, "value", fingerprint(entry.value), entry)
             return True
-        local_class = entry.guard_type == "TYPE_MATCH" and getattr(guard, "_unserializable", False)
+        local_class = entry.guard_type == "TYPE_MATCH" and (
+            getattr(guard, "_unserializable", False) or is_unportable_class(type(entry.value))
+        )
         if identity:
             self._add(self._when(guard), expression, "value", fingerprint(entry.value), entry)
             return False
@@ -161,21 +175,36 @@ class GuardRecorder:
     def _refuse(self, entry: Any, why: str) -> None:
         self._frame.refusals.append(f"{entry.guard_type} guard on {entry.orig_guard.name} {why}")
 
-    def _passes_unportable_function(self, source: Any) -> bool:
+    def _passes_unportable(self, source: Any) -> bool:
         base = getattr(source, "base", None)
         while base is not None:
             with contextlib.suppress(Exception):
-                if is_unportable_function(evaluate_source(self._builder, base)):
+                value = evaluate_source(self._builder, base)
+                if is_unportable_function(value) or is_unportable_class(value):
                     return True
             base = getattr(base, "base", None)
         return False
 
+    def _is_about_namedtuple_internals(self, guard: Any) -> bool:
+        """What the methods that ``collections.namedtuple`` generates look up: nobody can change it."""
+        name = root_global(guard) or ""
+        scope = self._builder.scope["G"].get(name)
+        return (
+            name.startswith("___unnamed_scope")
+            and isinstance(scope, dict)
+            and str(scope.get("__name__")).startswith("namedtuple_")
+        )
+
+    def _note_installed_class(self, guard: Any) -> None:
+        """A class that Dynamo itself made a global of the program's module, by where it is."""
+        name = root_global(guard) or ""
+        found = self._builder.scope["G"].get(name)
+        if name.startswith("__subclass_") and isinstance(found, type):
+            self._frame.installed_classes[name] = f"{found.__module__}:{found.__qualname__}"
+
     def _when(self, guard: Any) -> str:
         """``load`` for a name inside of a library, which nobody rebinds; ``call`` for all others."""
-        root = guard.originating_source
-        while getattr(root, "base", None) is not None:
-            root = root.base
-        name = getattr(root, "global_name", None)
+        name = root_global(guard)
         if name is None:
             return "call"
         if name.startswith("__builtins_dict__"):
@@ -201,6 +230,15 @@ def evaluate_source(builder: Any, source: Any) -> Any:
     return evaluate(source_name(source), builder.scope["L"], builder.scope["G"])
 
 
+def root_global(guard: Any) -> str | None:
+    """The global name that a guard's expression begins with."""
+    root = guard.originating_source
+    while getattr(root, "base", None) is not None:
+        root = root.base
+    name: str | None = getattr(root, "global_name", None)
+    return name
+
+
 def source_name(source: Any) -> str:
     """A source's expression: a property in torch 2.11 and later, a method before."""
     name: Any = source.name
@@ -223,7 +261,17 @@ def guard_helpers() -> dict[str, Any]:
 
 def is_unportable_function(value: object) -> bool:
     """Whether a module-level function's name leads to something else (its decorated form)."""
-    if not inspect.isfunction(value) or "<locals>" in value.__qualname__:
+    return inspect.isfunction(value) and _is_elsewhere(value)
+
+
+def is_unportable_class(value: object) -> bool:
+    """Whether a class was made while the program ran, as those of parametrized modules are."""
+    return isinstance(value, type) and _is_elsewhere(value)
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Whether the name of something that claims to be a module's leads to something else."""
+    if "<locals>" in value.__qualname__:
         return False
     found: Any = sys.modules.get(value.__module__)
     for part in value.__qualname__.split("."):

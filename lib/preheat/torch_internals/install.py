@@ -22,13 +22,16 @@ from preheat.image.installed import Installed, find, lock
 from preheat.image.nested import find_code
 from preheat.image.values import import_module
 from preheat.sources.digest import code_digest
+from preheat.torch_internals.constants import live
+from preheat.torch_internals.guard_states import loading_guards
 from preheat.torch_internals.guards import evaluate, guard_helpers
+from preheat.torch_internals.payload import OF_NO_MODULE
 from preheat.torch_internals.state import entered
 from preheat.torch_internals.wrappers import executing_in_memory
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from preheat.image.call_checks import Check
@@ -62,10 +65,11 @@ def install(
             (record, *_code_of(record, main, index == 0, installed))
             for index, record in enumerate(payload.codes)
         ]
+        known = {code: code for _, code, _ in prepared}
         with answering():
             for record, code, scope in [*prepared[1:], prepared[0]]:
                 for variant in record.variants:
-                    _restore(payload, variant, code, scope, installed)
+                    _restore(payload, variant, code, scope, known, installed)
         if not installed.entries:
             raise IncompatibleError(reasons=installed.skipped_variants)
         installed.publish()
@@ -76,11 +80,12 @@ def _code_of(
     record: CodeRecord, main: types.FunctionType, is_main: bool, installed: Installed
 ) -> tuple[types.CodeType, dict[str, Any]]:
     """Find or make the code object of a record, and the globals that it runs in."""
-    scope = main.__globals__ if is_main else vars(import_module(record.module))
-    for alias, module in record.imports:
-        installed.set_global(scope, alias, import_module(module))
+    has_own_globals = is_main or record.module == OF_NO_MODULE
+    scope = main.__globals__ if has_own_globals else vars(import_module(record.module))
+    for alias, name in record.imports:
+        installed.set_global(scope, alias, _imported(name))
     if record.resume:
-        code = SerializedCode.to_code_object(record.code)
+        code = SerializedCode.to_code_object(live(record.code, import_module))
         for name in record.names:
             installed.resumes.append((scope, name, _resume_function(code, scope, name)))
     else:
@@ -102,6 +107,15 @@ def _code_of(
     return code, scope
 
 
+def _imported(name: str) -> Any:
+    """A module, or what a class is in its module: ``package.module:Class``."""
+    module, _, path = name.partition(":")
+    found: Any = import_module(module)
+    for part in path.split(".") if path else ():
+        found = getattr(found, part)
+    return found
+
+
 def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> Any:
     """What compiled bytecode calls to go on after a graph break."""
     if not code.co_freevars:
@@ -118,9 +132,14 @@ def _restore(
     variant: Variant,
     code: types.CodeType,
     scope: dict[str, Any],
+    known: Mapping[types.CodeType, types.CodeType],
     installed: Installed,
 ) -> None:
-    """Restore one variant's graphs and guards, under the modes it was compiled in."""
+    """Restore one variant's graphs and guards, under the modes it was compiled in.
+
+    ``known``: code objects that have variants. A function that compiled bytecode makes must be made of
+    those very objects, and not of others that are equal.
+    """
     with entered(variant.state):
         state = _guards_state(variant.guards)
         _provide_builtins(state.output_graph, scope)
@@ -136,15 +155,23 @@ def _restore(
             checks = CallChecks(variant.call_checks, {**guard_helpers(), "G": scope})
             _call_checks[manager] = checks
             add_call_checks(manager.root, checks)
-    installed.entries.append((code, manager, SerializedCode.to_code_object(variant.code)))
+    compiled = SerializedCode.to_code_object(live(variant.code, import_module))
+    compiled = compiled.replace(
+        co_consts=tuple(
+            known.get(constant, constant) if isinstance(constant, types.CodeType) else constant
+            for constant in compiled.co_consts
+        )
+    )
+    installed.entries.append((code, manager, compiled))
 
 
 def _guards_state(pickled: bytes) -> Any:
-    # torch's own loader imports all of FSDP, to be safe with modules that only exist where the
-    # program has imported it.
-    if "torch.distributed.fsdp" in sys.modules:
-        return load_guards_state(pickled)
-    return pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
+    with loading_guards():
+        # torch's own loader imports all of FSDP, to be safe with modules that only exist where the
+        # program has imported it.
+        if "torch.distributed.fsdp" in sys.modules:
+            return load_guards_state(pickled)
+        return pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
 
 
 def _restore_backend(payload: Payload, pickled: bytes) -> Any:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from preheat.image.call_checks import Check
     from preheat.torch_internals.options import CompileOptions
 
-FORMAT = 2
+FORMAT = 3
+
+# Instead of a module's name: code whose globals are a dictionary of its own, made by ``exec``.
+OF_NO_MODULE = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Variant:
 class CodeRecord:
     """One code object that Dynamo met: the target's, a resume function, or a nested frame.
 
-    A record without variants is a frame that Dynamo left to Python.
+    A record without variants is a frame that Dynamo left to Python. ``imports`` maps names that Dynamo
+    made global to modules, and to classes as ``module:Class``.
     """
 
     code: Any

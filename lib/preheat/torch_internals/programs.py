@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from preheat.errors import RefusedError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def callable_with_code(fn: Any) -> Any:
     """What Dynamo can compile: a module, function or method; a callable object by its ``__call__``.
 
-    Raises ``RefusedError`` for anything without Python code of its own.
+    A ``functools.partial`` becomes a function that calls it. Raises ``RefusedError`` for anything
+    else without Python code of its own.
     """
     if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
         return fn
+    if isinstance(fn, functools.partial):
+        return _calling(fn)
     call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
     if inspect.ismethod(call):
         return call
@@ -25,6 +32,21 @@ def callable_with_code(fn: Any) -> Any:
         f"A {type(fn).__name__} has no Python code that torch.compile could trace.",
         remedy="Wrap it in a function.",
     )
+
+
+def _calling(fn: Callable[..., Any]) -> types.FunctionType:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def uncompiled(fn: Any) -> Any:
+    """What ``torch.compile`` was applied to, where ``fn`` is its result; else ``fn`` itself."""
+    if isinstance(fn, torch.nn.Module):
+        is_compiled = type(fn).__module__ == "torch._dynamo.eval_frame"
+        return fn._orig_mod if is_compiled else fn
+    return getattr(fn, "_torchdynamo_orig_callable", fn)
 
 
 def entry_function(program: Any) -> types.FunctionType:
