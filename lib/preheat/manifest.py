@@ -5,8 +5,6 @@ same value has the same bytes. Decoding is strict: unknown fields, wrong types a
 are refused with ``CorruptedError``.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

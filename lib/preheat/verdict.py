@@ -1,7 +1,5 @@
 """Verdicts and their reasons: what preheat says about one target in one environment, as data."""
 
-from __future__ import annotations
-
 import enum
 
 import msgspec

@@ -6,12 +6,11 @@ object, in this order, before any byte of a package is unpickled.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from preheat.environment import (
     capture,
@@ -128,8 +127,7 @@ def load(
     return wrap(fn, runner)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """What ``load`` was asked for."""
 
     target: str

@@ -22,19 +22,14 @@ from preheat.image.codes import (
     renamed,
     variant_function,
 )
-from preheat.image.constants import read_constants
 from preheat.image.format import CONSTANTS_NAME, IMAGE_NAME, INTERPRETER, CppKernel, unmarshal
 from preheat.image.graphs import make_graph
 from preheat.image.guards import Guards
-from preheat.image.installed import Installed
 from preheat.image.kernels import load_cpp_kernel
-from preheat.image.nested import NestedFrames, find_code, without_hook
 from preheat.image.operators import spare_the_compiler
 from preheat.image.standins import guard_helpers
 from preheat.image.standins import module as standin_module
-from preheat.image.triton import load_triton_kernel
 from preheat.image.values import decode, decode_code, import_module, on_device
-from preheat.image.weights import SameWeights
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
 
@@ -42,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from preheat.image.format import Global, Graph, Image, Unit, Variant
+    from preheat.image.nested import NestedFrames
     from preheat.store.protocol import ObjectOpener
 
 _numbers = itertools.count()
@@ -77,9 +73,8 @@ class LoadedImage:
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
         self._main_scope = _globals_of(fn)
-        self._same_weights = SameWeights(fn, image.weights) if image.weights else None
+        self._same_weights = self._compared_weights(fn)
         spare_the_compiler()
-        self._nested = NestedFrames(self._nested_missed)
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
         with on_device(self._device):
             graphs = self._graphs()
@@ -90,7 +85,22 @@ class LoadedImage:
         # The names live as long as what looks them up.
         weakref.finalize(self.call, _remove, self._globals)
 
+    @functools.cached_property
+    def _nested(self) -> NestedFrames:
+        from preheat.image.nested import NestedFrames
+
+        return NestedFrames(self._nested_missed)
+
+    def _compared_weights(self, fn: Any) -> Callable[[Any], bool] | None:
+        if not self._image.weights:
+            return None
+        from preheat.image.weights import SameWeights
+
+        return SameWeights(fn, self._image.weights)
+
     def _with_nested_frames(self) -> Callable[..., Any]:
+        from preheat.image.installed import Installed
+
         for unit in self._image.units:
             if unit.role == "nested" and unit.variants:
                 self._add_nested(unit)
@@ -106,16 +116,24 @@ class LoadedImage:
     # --- graphs ----------------------------------------------------------------------------
 
     def _graphs(self) -> list[Callable[..., Any]]:
-        constants = read_constants(
-            self._opener if any(graph.constants for graph in self._image.graphs) else None,
-            CONSTANTS_NAME,
-            [graph.constants for graph in self._image.graphs],
-        )
+        constants = self._constants()
         graphs = [
             make_graph(graph, self._kernels(graph), values, self._device)
             for graph, values in zip(self._image.graphs, constants, strict=True)
         ]
-        return [without_hook(graph) for graph in graphs] if self._hooked else graphs
+        if not self._hooked:
+            return graphs
+        from preheat.image.nested import without_hook
+
+        return [without_hook(graph) for graph in graphs]
+
+    def _constants(self) -> list[dict[str, torch.Tensor]]:
+        records = [graph.constants for graph in self._image.graphs]
+        if not any(records):
+            return [{} for _ in records]
+        from preheat.image.constants import read_constants
+
+        return read_constants(self._opener, CONSTANTS_NAME, records)
 
     def _kernels(self, graph: Graph) -> dict[str, Any]:
         loaded = {}
@@ -125,6 +143,8 @@ class LoadedImage:
             if isinstance(kernel, CppKernel):
                 loaded[kernel.name] = load_cpp_kernel(opening, digest, kernel.entry)
             else:
+                from preheat.image.triton import load_triton_kernel
+
                 loaded[kernel.name] = load_triton_kernel(kernel, opening, digest, self._device)
         return loaded
 
@@ -219,6 +239,8 @@ class LoadedImage:
         return entry_point(unit.entry, function, function.__closure__ or (), variants)
 
     def _add_nested(self, unit: Unit) -> None:
+        from preheat.image.nested import find_code
+
         scope = self._scope(unit.module)
         code = find_code(unit.module, unit.names, unit.source, scope)
         if code_digest(code) != unit.digest:

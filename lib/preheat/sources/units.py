@@ -3,8 +3,6 @@
 Recorded by the build, compared by daemon and worker with the text of the files of their time.
 """
 
-from __future__ import annotations
-
 import sys
 
 import msgspec
