@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.package import CompilePackage, SerializedCode
 from torch._dynamo.precompile_context import PrecompileContext
+from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 
 from preheat.errors import RefusedError
 from preheat.sources.digest import code_digest
+from preheat.torch_internals.guard_pickling import pickling_more
 from preheat.torch_internals.guards import GuardRecorder
 from preheat.torch_internals.identifiers import identifiers_from
+from preheat.torch_internals.imports import import_object
 from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
 from preheat.torch_internals.payload import FORMAT, CodeRecord, Payload, Variant
@@ -40,6 +43,8 @@ _UNPORTABLE_GLOBALS = {
     "__warnings_warn_wrapper": "it warns between two graphs",
     "___unnamed_scope": "it inlines a function whose globals belong to no module",
 }
+# A class of tensors with ``__torch_function__``: outputs are made of it again.
+_TENSOR_CLASS = "__subclass_"
 
 
 class _Package(CompilePackage):
@@ -87,8 +92,12 @@ class _Package(CompilePackage):
         )
 
     def add_inlined_source(self, sources: list[types.CodeType]) -> None:
-        # torch hashes the file's text here, which may be newer than the code that was traced.
-        self.traced.update(dict.fromkeys(sources))
+        # torch hashes the file's text here, which may be newer than the code that was traced. Parts of
+        # a function after a graph break are in no file: the function itself counts.
+        parts = TORCH_DYNAMO_RESUME_IN_PREFIX
+        self.traced.update(
+            dict.fromkeys(code for code in sources if not code.co_name.startswith(parts))
+        )
 
     def bypass_current_entry(self) -> None:
         entry = self._current_entry
@@ -100,13 +109,28 @@ class _Package(CompilePackage):
     def _name_installed_globals(self, entry: Any, code: types.CodeType) -> None:
         """Find globals that the bytecode needs and torch does not record."""
         scope = vars(sys.modules[entry.python_module])
-        for name in _global_names(code):
+        # Guards alone may ask for the class of a tensor.
+        classes = [name for name in scope if name.startswith(_TENSOR_CLASS)]
+        for name in (*_global_names(code), *classes):
             value = scope.get(name)
             if isinstance(value, types.ModuleType) and name.startswith("___module_"):
                 entry.import_sources[name] = value.__name__
+            if isinstance(value, type) and name.startswith(_TENSOR_CLASS):
+                path = f"{value.__module__}:{value.__qualname__}"
+                if _find(path) is value:
+                    entry.import_sources[name] = path
+                else:
+                    self.refusals.append(f"the tensor class {path} cannot be found by its name")
             for prefix, why in _UNPORTABLE_GLOBALS.items():
                 if name.startswith(prefix):
                     self.refusals.append(f"{code.co_qualname}: {why}")
+
+
+def _find(path: str) -> object:
+    try:
+        return import_object(path)
+    except (ImportError, AttributeError):
+        return None
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
@@ -191,6 +215,7 @@ class Capture:
             ),
             torch.compiler.set_stance("default"),
             self._guards.listening(),
+            pickling_more(),
             self._kernels.listening(),
             _BypassLog().listening(),
         ):

@@ -16,6 +16,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from preheat.torch_internals.fingerprints import fingerprint, literal
 from preheat.torch_internals.patching import replaced
 from preheat.torch_internals.payload import Check
@@ -301,6 +303,8 @@ class _Accepted:
         if isinstance(value, (types.FunctionType, types.MethodType, types.CodeType)):
             return self._remember(value)
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+            return self._remember(value)
+        if isinstance(value, torch._library.custom_ops.CustomOpDef):
             return self._remember(value)
         return None
 

@@ -8,7 +8,6 @@ none of that.
 from __future__ import annotations
 
 import ast
-import importlib
 import pickle
 import re
 import sys
@@ -22,6 +21,7 @@ from torch._dynamo.package import SerializedCode, load_guard_manager, load_guard
 from preheat.errors import IncompatibleError
 from preheat.sources.digest import code_digest
 from preheat.torch_internals.guards import CallChecks, add_call_checks, evaluate, holds
+from preheat.torch_internals.imports import import_module, import_object
 from preheat.torch_internals.installed import Installed, find, lock
 from preheat.torch_internals.state import entered
 from preheat.torch_internals.wrappers import executing_in_memory
@@ -76,8 +76,8 @@ def _code_of(
 ) -> tuple[types.CodeType, dict[str, Any]]:
     """Find or make the code object of a record, and the globals that it runs in."""
     scope = main.__globals__ if is_main else vars(import_module(record.module))
-    for alias, module in record.imports:
-        installed.set_global(scope, alias, import_module(module))
+    for alias, path in record.imports:
+        provide(alias, import_object(path), scope, installed)
     if record.resume:
         code = SerializedCode.to_code_object(record.code)
         for name in record.names:
@@ -97,29 +97,19 @@ def _code_of(
     return code, scope
 
 
-def import_module(name: str) -> types.ModuleType:
-    """Import a module by name; the main module answers for the name it was started from."""
-    if name not in sys.modules:
-        main = sys.modules.get("__main__")
-        if main is not None and _is_file_of(main, name):
-            sys.modules[name] = main
-    return importlib.import_module(name)
+def provide(name: str, value: object, scope: dict[str, Any], installed: Installed) -> None:
+    """Set a global that compiled bytecode looks up. Its name has a number of the build process in it.
 
-
-def _is_file_of(main: types.ModuleType, name: str) -> bool:
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name == name:
-        return True
-    file = getattr(main, "__file__", None)
-    if file is None or spec is not None:
-        return False
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return False
-    from pathlib import Path
-
-    return bool(found and found.origin and Path(found.origin).resolve() == Path(file).resolve())
+    Raises ``IncompatibleError`` where another package uses the name for something else.
+    """
+    if scope.get(name, value) is not value:
+        reason = Reason(
+            kind="name_taken",
+            symbol=f"{scope.get('__name__')}.{name}",
+            detail="another package in this process gave it another meaning",
+        )
+        raise IncompatibleError(reasons=[reason])
+    installed.set_global(scope, name, value)
 
 
 def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> Any:
