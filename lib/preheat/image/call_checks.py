@@ -104,6 +104,11 @@ class _Accepted:
             return self._remember(value)
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
             return self._remember(value)
+        if isinstance(value, torch._library.custom_ops.CustomOpDef):
+            return self._remember(value)
+        # As torch does: a kernel object is known by identity once it was compared.
+        if type(value).__module__.partition(".")[0] == "triton":
+            return self._remember(value)
         return None
 
     def _remember(self, value: Any) -> None:

@@ -300,6 +300,18 @@ def _packet(name: str) -> Any:
     return getattr(getattr(torch.ops, namespace), operator)
 
 
+def import_object(path: str) -> Any:
+    """A module by its name, or what ``module:qualified.name`` names in one.
+
+    Raises ``ImportError`` or ``AttributeError`` for what is not there.
+    """
+    module, _, qualname = path.partition(":")
+    found: Any = import_module(module)
+    for part in qualname.split(".") if qualname else ():
+        found = getattr(found, part)
+    return found
+
+
 def import_module(name: str) -> types.ModuleType:
     """Import a module by name; the main module answers for the name it was started from."""
     module = sys.modules.get(name)
