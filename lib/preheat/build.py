@@ -158,6 +158,7 @@ class _Built:
     ) -> Manifest:
         """Store the objects in the staging store and describe them."""
         from preheat.live import record_live
+        from preheat.recording.texts import keep_texts
         from preheat.store import DiskStore
         from preheat.torch_internals.dynamo_form import FORMAT, KERNEL_PREFIX, KIND, PAYLOAD_NAME
 
@@ -169,7 +170,9 @@ class _Built:
         for name, content in contents.items():
             sha256, size = store.put_object(content)
             objects.append(ObjectRef(name=name, sha256=sha256, size=size))
-        sources = self._sources(job, recorder)
+        sources = keep_texts(
+            self._sources(job, recorder), recorder.executed_texts(), store.put_object
+        )
         files = {str(path): module for path, module in recorder.executed_files().items()}
         clock.stop()
         return Manifest(

@@ -22,6 +22,7 @@ from preheat.errors import (
     CorruptedError,
     IncompatibleError,
     MissError,
+    OtherFormatError,
     PreheatError,
     UntrustedStoreError,
 )
@@ -155,6 +156,8 @@ def _load(
         raise
     except UntrustedStoreError as error:
         raise Unusable(Verdict.UNTRUSTED, _reason("store_untrusted", error)) from error
+    except OtherFormatError as error:
+        raise Unusable(Verdict.MISSING, _reason("other_format", error)) from error
     except CorruptedError as error:
         raise Unusable(
             Verdict.MISSING, _reason("package_corrupted", error), manifest=manifest

@@ -174,7 +174,12 @@ def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) ->
     project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 7.0")
     explained = project.preheat("explain", "program")
     assert explained.code == 3
-    assert "symbol edited: app/model.py FACTOR (lines 4 -> 4), makes it stale" in explained.out
+    assert "symbol edited: app/model.py FACTOR (line 4), makes it stale" in explained.out
+    assert "    -FACTOR = 2.0\n    +FACTOR = 7.0\n" in explained.out
+    answer = project.preheat("explain", "program", "--json").json()
+    (symbol,) = answer["symbols"]
+    assert symbol["diff"] == ["@@ -1 +1 @@", "-FACTOR = 2.0", "+FACTOR = 7.0"]
+    assert answer["settings"]["default_dtype"] == "torch.float32"
     script = """
         import json, warnings, torch, preheat
         from app.model import program
@@ -200,6 +205,31 @@ def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) ->
     assert len(answer["said"]) == 1
     assert "app/model.py" in answer["said"][0]
     assert answer["right"]
+
+
+def test_texts_of_sources_are_kept_for_explanations_alone(project: Project) -> None:
+    """Neither a worker nor the plan needs them, and an environment is explained side by side."""
+    assert project.preheat("warm").code == 0
+    store, manifest = project.store(), project.manifest("program")
+    texts = {module.path: module.text() for module in manifest.sources.modules}
+    for path, ref in texts.items():
+        assert ref is not None
+        opened = store.open_object(ref)
+        assert opened.read() == (project.root / path).read_bytes()
+        opened.close()
+        store.layout.object(ref.sha256).unlink()
+    assert project.preheat("plan").code == 0
+    answer = project.python(WORKER).json()
+    assert (answer["frames_compiled"], answer["right"]) == (0, True)
+    project.edit("app/model.py", "# a comment", "# another comment,\n    # of two lines")
+    (helper, moved) = project.preheat("explain", "program", "--json").json()["symbols"]
+    assert (helper["kind"], helper["diff"]) == ("symbol_reformatted", [])
+    assert (moved["kind"], moved["symbol"]) == ("symbol_moved", "program")
+
+    elsewhere = project.preheat("explain", "program", env={"OMP_NUM_THREADS": "3"})
+    assert elsewhere.code == 3
+    (row,) = [line.split() for line in elsewhere.out.splitlines() if "OMP_NUM" in line]
+    assert row[-2:] == ["nothing", "3"]
 
 
 def test_waiting_takes_the_package_when_it_comes(project: Project) -> None:
