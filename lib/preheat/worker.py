@@ -146,7 +146,7 @@ def _load(
             *settings_differences(manifest.settings, capture_settings()),
             *check(manifest.sources, import_locator(), digests=_digests),
             *library_differences(manifest.sources, sys.path, _digests, _versions),
-            *edited_since_start(manifest.sources),
+            *edited_since_start(manifest.sources, _digests),
             *live_differences(manifest.live),
         ):
             raise Unusable(Verdict.STALE, *reasons)

@@ -167,6 +167,25 @@ def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) 
     assert "live_code_differs" in answer["kinds"]
 
 
+def test_a_worker_does_not_mind_a_comment_that_changes_after_its_imports(project: Project) -> None:
+    assert project.preheat("warm").code == 0
+    keeps_bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
+    assert project.python("import app.model", env=keeps_bytecode).code == 0
+    script = WORKER.replace(
+        "x = torch",
+        """
+    import pathlib
+    path = pathlib.Path("app/model.py")
+    path.write_text(path.read_text().replace("# a comment", "# another one,\\n    # longer"))
+    x = torch""",
+        1,
+    )
+    done = project.python(script, env=keeps_bytecode)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert (answer["form"], answer["frames_compiled"], answer["right"]) == ("dynamo", 0, True)
+
+
 def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) -> None:
     assert project.preheat("warm").code == 0
     touched = project.preheat("explain", "program", "--if-edited", "app/model.py", "--json").json()
