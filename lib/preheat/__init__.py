@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import preheat.started  # noqa: F401 - as early as can be: it notes what is loaded already
 from preheat.errors import PreheatError
 from preheat.policy import PreheatWarning
 from preheat.verdict import Reason, Verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,10 +19,10 @@ from preheat.sources.explain import Explanation, SymbolReport, explain, if_edite
 from preheat.sources.files import SETTLE_NS, FileDigests
 from preheat.sources.locate import project_locator
 from preheat.sources.tables import read_table
+from preheat.sources.textdiff import LETTERS, LINES, TwoTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from preheat.sources.units import Closure
 
@@ -256,6 +257,77 @@ def test_explain_shows_what_was_added_and_deleted(project: Project) -> None:
     found = [(one.kind, one.symbol, one.before, one.now) for one in project.explain().symbols]
     assert ("symbol_deleted", "forward", (6, 7), None) in found
     assert ("symbol_added", "scale", None, (10, 10)) in found
+
+
+def test_explain_names_an_edited_file_in_which_nothing_counts(project: Project) -> None:
+    project.edit("pkg/ops.py", "    return x\n", "    return -x\n")
+    explanation = project.explain()
+    assert explanation.reasons == ()
+    (report,) = explanation.symbols
+    assert (report.kind, report.file, report.stale) == ("module_unaffected", "pkg/ops.py", False)
+
+
+def test_explain_shows_modules_that_count_as_a_whole(project: Project) -> None:
+    project.sources = project.with_closure(python="3.0")
+    project.edit("pkg/ops.py", "x * 2", "x * 3")
+    (report,) = project.explain().symbols
+    assert (report.kind, report.module, report.symbol) == ("module_edited", "pkg.ops", "")
+    assert "+    return x * 3" in report.diff
+    project.edit("pkg/ops.py", "x * 3", "x * 2  # again")
+    assert [one.kind for one in project.explain().symbols] == ["module_unaffected"]
+    project.write("pkg/ops.py", "def scale(:")
+    assert [one.kind for one in project.explain().symbols] == ["module_edited"]
+
+
+def test_explain_shows_text_that_does_not_compile_once(project: Project) -> None:
+    project.write("pkg/ops.py", "def scale(:\n")
+    (report,) = project.explain().symbols
+    assert (report.kind, report.detail) == ("module_edited", "is no Python that can be compiled")
+    assert "+def scale(:" in report.diff
+
+
+def test_explain_shows_modules_that_are_gone_or_shadowed(project: Project) -> None:
+    project.write("pkg/ops/__init__.py", "def scale(x):\n    return x\n")
+    shadow = str(project.path / "pkg/ops/__init__.py")
+    (report,) = project.explain().symbols
+    assert (report.kind, report.file) == ("module_shadowed", "pkg/ops/__init__.py")
+    # A worker sees what it would import.
+    explanation = explain(
+        project.sources,
+        lambda module: Path(shadow) if module.module == "pkg.ops" else None,
+        project=project.path,
+        environ={},
+    )
+    assert [(one.kind, one.file, one.symbol) for one in explanation.symbols] == [
+        ("module_shadowed", "pkg/ops/__init__.py", ""),
+        ("symbol_edited", "pkg/ops/__init__.py", "scale"),
+    ]
+    (project.path / "pkg/ops/__init__.py").unlink()
+    (project.path / "pkg/ops").rmdir()
+    (project.path / "pkg/ops.py").unlink()
+    (report,) = project.explain().symbols
+    assert (report.kind, report.file, report.diff) == ("module_deleted", "pkg/ops.py", ())
+
+
+def test_a_diff_is_short(project: Project) -> None:
+    lines = "".join(f"    x = x + {index}\n" for index in range(100))
+    project.edit("pkg/ops.py", "    return x * 2", lines + f"    return x * {'9' * 500}")
+    (report,) = [one for one in project.explain().symbols if one.stale]
+    assert len(report.diff) == LINES
+    assert report.diff[-1].endswith("lines more")
+    assert max(map(len, report.diff)) <= LETTERS + 3
+    lines = "".join(f"    x = x + {index}\n" for index in range(5000))
+    project.edit("pkg/ops.py", "    x = x + 0\n", lines)
+    (report,) = [one for one in project.explain().symbols if one.stale]
+    assert report.diff == ("... 3 lines before, 5102 now",)
+
+
+def test_lines_of_a_diff_are_those_of_the_parser() -> None:
+    old = b"A = 'x\x0cy'\r\nB = 1\r\n"
+    texts = TwoTexts.of(old, b"A = 'x\x0cy'\nB = 2\n")
+    assert texts.differ((2, 2), (2, 2)) == ("@@ -1 +1 @@", "-B = 1", "+B = 2")
+    assert texts.differ((1, 1), (1, 1)) == ()
+    assert TwoTexts.of(None, b"B = 2").differ_whole() == ()
 
 
 def test_what_an_edit_could_touch(project: Project) -> None:
