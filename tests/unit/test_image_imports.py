@@ -7,9 +7,9 @@ import os.path
 from typing import Any
 
 import pytest
-from preheat.torch_internals.installed import Installed
 
 from preheat.errors import IncompatibleError
+from preheat.image.installed import Installed
 from preheat.image.values import import_object
 from preheat.torch_internals.install import provide
 

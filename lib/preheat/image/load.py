@@ -24,7 +24,7 @@ from preheat.image.codes import (
 )
 from preheat.image.format import CONSTANTS_NAME, IMAGE_NAME, INTERPRETER, CppKernel, unmarshal
 from preheat.image.graphs import make_graph
-from preheat.image.guards import Guards
+from preheat.image.guards import Guards, with_names
 from preheat.image.kernels import load_cpp_kernel
 from preheat.image.operators import spare_the_compiler
 from preheat.image.standins import guard_helpers
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 Decide = "Callable[[str, str], str]"
+
+
+# Names that mean the same for every package; others have a number of the build process in them.
+_SAME_EVERYWHERE = ("__import_", "__builtins_dict__")
 
 
 class LoadedImage:
@@ -64,7 +68,7 @@ class LoadedImage:
         self._names = {
             one.name: one.name + self._suffix
             for one in image.globals
-            if one.kind in ("graph", "resume", "standin")
+            if not one.name.startswith(_SAME_EVERYWHERE) or one.kind == "standin"
         }
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
@@ -296,20 +300,37 @@ class LoadedImage:
 
     def _guards(self, variant: Variant, scope: dict[str, Any]) -> _CheckedGuards | None:
         helpers = {**guard_helpers(), "G": scope}
-        for check in _checks(variant.load_checks):
+        for check in self._checks(variant.load_checks):
             if not _holds_now(check, helpers):
                 self._skipped.append(_changed(check))
                 return None
         guards = Guards(
-            variant.guards, scope, variant.modes, self._image.guard_settings, self._only_gpu
+            variant.guards,
+            scope,
+            variant.modes,
+            self._image.guard_settings,
+            self._names,
+            self._only_gpu,
         )
-        checks = CallChecks(_checks(variant.call_checks), helpers) if variant.call_checks else None
+        checks = (
+            CallChecks(self._checks(variant.call_checks), helpers) if variant.call_checks else None
+        )
         if checks is not None:
             add_call_checks(guards.root, checks)
         if self._same_weights is not None:
             text = guard_text(["preheat: frozen parameters are unchanged"])
             guards.root.add_epilogue_lambda_guard(self._same_weights, *text)
         return _CheckedGuards(guards, checks)
+
+    def _checks(self, records: Sequence[image_format.Check]) -> tuple[Check, ...]:
+        return tuple(
+            Check(
+                with_names(record.expression, self._names),
+                record.subject,
+                unmarshal(record.expected),
+            )
+            for record in records
+        )
 
     def _missed(self, function: types.FunctionType, why: str) -> Callable[..., Any]:
         code = function.__code__
@@ -358,12 +379,6 @@ def read_image(opener: ObjectOpener) -> Image:
 def _differs(what: str, built: str, here: str) -> Reason:
     return Reason(
         kind="environment_differs", symbol=what, detail=f"built with {built}, here {here}"
-    )
-
-
-def _checks(records: Sequence[image_format.Check]) -> tuple[Check, ...]:
-    return tuple(
-        Check(record.expression, record.subject, unmarshal(record.expected)) for record in records
     )
 
 
