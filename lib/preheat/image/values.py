@@ -60,6 +60,7 @@ _HOMES = (
     "torch._C._fft",
     "torch._C._linalg",
     "torch._C._special",
+    "torch._C._functorch",
     "builtins",
     "math",
     "operator",
