@@ -16,6 +16,8 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any
 
+from preheat.image.operators import compiler_imported
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -126,6 +128,7 @@ class _Finder:
         def exec_module(module: types.ModuleType) -> None:
             execute(module)
             _give_enumeration(module)
+            compiler_imported()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

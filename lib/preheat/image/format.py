@@ -303,8 +303,18 @@ class Global(_Record, frozen=True):
     value: Value | None = None
 
 
+class Weight(_Record, frozen=True):
+    """A parameter or buffer whose values went into compiled code, by digest."""
+
+    name: str
+    sha256: str
+
+
 class Image(_Record, frozen=True):
-    """Everything but the kernels and the constants' bytes. ``units[0]`` is the target's own code."""
+    """Everything but the kernels and the constants' bytes.
+
+    ``units[0]`` is the target's own code. ``weights`` are all of the target's, where some were frozen.
+    """
 
     interpreter: bytes
     torch: str
@@ -312,6 +322,7 @@ class Image(_Record, frozen=True):
     units: tuple[Unit, ...]
     graphs: tuple[Graph, ...]
     globals: tuple[Global, ...]
+    weights: tuple[Weight, ...]
 
 
 INTERPRETER = importlib.util.MAGIC_NUMBER

@@ -29,10 +29,12 @@ from preheat.image.guards import Guards
 from preheat.image.installed import Installed
 from preheat.image.kernels import load_cpp_kernel
 from preheat.image.nested import NestedFrames, find_code, without_hook
+from preheat.image.operators import spare_the_compiler
 from preheat.image.standins import guard_helpers
 from preheat.image.standins import module as standin_module
 from preheat.image.triton import load_triton_kernel
 from preheat.image.values import decode, decode_code, import_module, on_device
+from preheat.image.weights import SameWeights
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
 
@@ -71,9 +73,12 @@ class LoadedImage:
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
         self._skipped: list[Reason] = []
-        self._compiled: dict[types.CodeType, Callable[..., Any]] = {}
+        self._compiled: dict[int, Callable[..., Any]] = {}
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
+        self._main_scope = _globals_of(fn)
+        self._same_weights = SameWeights(fn, image.weights) if image.weights else None
+        spare_the_compiler()
         self._nested = NestedFrames(self._nested_missed)
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
         with on_device(self._device):
@@ -152,6 +157,8 @@ class LoadedImage:
         return import_module(value) if one.kind == "module" else value
 
     def _scope(self, module: str) -> dict[str, Any]:
+        if not module:
+            return self._main_scope
         if module.startswith("torch._dynamo"):
             return self._foreign_scopes.setdefault(
                 module, {"__builtins__": __builtins__, "__name__": module, "torch": torch}
@@ -277,15 +284,18 @@ class LoadedImage:
         checks = CallChecks(_checks(variant.call_checks), helpers) if variant.call_checks else None
         if checks is not None:
             add_call_checks(guards.root, checks)
+        if self._same_weights is not None:
+            text = guard_text(["preheat: frozen parameters are unchanged"])
+            guards.root.add_epilogue_lambda_guard(self._same_weights, *text)
         return _CheckedGuards(guards, checks)
 
     def _missed(self, function: types.FunctionType, why: str) -> Callable[..., Any]:
         code = function.__code__
         if self._decide(code.co_qualname, why) == "eager":
             return function
-        compiled = self._compiled.get(code)
+        compiled = self._compiled.get(id(code))
         if compiled is None:
-            compiled = self._compiled[code] = self._compile_plainly(function)
+            compiled = self._compiled[id(code)] = self._compile_plainly(function)
         return compiled
 
 
@@ -371,10 +381,21 @@ def program_of(fn: Any) -> Any:
     """A module, function or method as it is; a callable object's ``__call__``."""
     if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
         return fn
+    if isinstance(fn, functools.partial):
+        return calling(fn)
     call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
     if inspect.ismethod(call):
         return call
     raise IncompatibleError(f"A {type(fn).__name__} has no Python code.")
+
+
+def calling(fn: functools.partial[Any]) -> types.FunctionType:
+    """A function that calls ``fn``; the build and the worker make the same one."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def device_index(fn: Any) -> int:
@@ -403,6 +424,15 @@ def function_of(program: Any) -> tuple[types.FunctionType, Any]:
     if not isinstance(function, types.FunctionType):
         raise IncompatibleError(f"{program!r} has no Python code.")
     return function, owner
+
+
+def _globals_of(fn: Any) -> dict[str, Any]:
+    """The globals of the target's own code: they may belong to no module."""
+    try:
+        function, _ = function_of(program_of(fn))
+    except IncompatibleError:
+        return {}
+    return function.__globals__
 
 
 _GLOBAL_HOOKS = (

@@ -57,14 +57,15 @@ class NestedFrames:
 
     def __init__(self, missed: Callable[[types.CodeType, str, tuple[Any, ...]], Any]) -> None:
         self._missed = missed
-        self._guards: dict[types.CodeType, list[Guarded]] = {}
+        self._guards: dict[int, list[Guarded]] = {}
         self.entries: list[tuple[types.CodeType, Any, types.CodeType]] = []
 
     def add(
         self, code: types.CodeType, guards: Guarded, root: Any, compiled: types.CodeType
     ) -> None:
         """A variant of a nested frame. It answers only while this image is being called."""
-        self._guards.setdefault(code, []).append(guards)
+        # Code objects may hold what cannot be hashed; ``entries`` keeps them alive.
+        self._guards.setdefault(id(code), []).append(guards)
         self.entries.append((code, _Root(root), compiled))
 
     def is_current(self, _: Any) -> bool:
@@ -89,7 +90,7 @@ class NestedFrames:
 
     def _hook(self, frame: Any, *rest: Any) -> Any:
         code = frame.f_code
-        guards = self._guards.get(code)
+        guards = self._guards.get(id(code))
         if guards is None:
             return _AS_IT_IS
         local_scope = dict(frame.f_locals)
