@@ -247,7 +247,10 @@ def run_cases(
         )
         pool = stack.enter_context(ThreadPoolExecutor(jobs))
         stack.enter_context(runner)
-        return list(pool.map(lambda case: run(runner, case), cases))
+        # Those that take long begin first.
+        ordered = sorted(cases, key=lambda case: not case.of_models)
+        results = pool.map(lambda case: run(runner, case), ordered)
+        return sorted(results, key=lambda result: cases.index(result.case))
 
 
 def totals(results: Iterable[Result]) -> dict[str, int]:
