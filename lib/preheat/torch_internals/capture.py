@@ -159,7 +159,7 @@ def _packageable() -> dict[str, str]:
     """Operators over graphs that torch caches only when told to: the graphs are part of its keys."""
     import torch._inductor.config as inductor_config
 
-    names = ("cond", "while_loop", "scan", "associative_scan")
+    names = ("cond", "while_loop", "associative_scan")
     ours = {f"torch.ops.higher_order.{name}": "graphs are part of the key" for name in names}
     return {**ours, **inductor_config.unsafe_marked_cacheable_functions}
 
