@@ -124,6 +124,9 @@ def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> 
     def make(closure: tuple[types.CellType, ...]) -> types.FunctionType:
         return types.FunctionType(code, scope, name, None, closure)
 
+    # Its frame holds cells with tensors, and would be taken for one of the program's own.
+    eval_frame: Any = torch._C._dynamo.eval_frame
+    eval_frame.skip_code(make.__code__)
     return make
 
 
