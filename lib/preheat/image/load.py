@@ -71,10 +71,10 @@ class LoadedImage:
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
         self._skipped: list[Reason] = []
-        self._compiled: dict[types.CodeType, Callable[..., Any]] = {}
+        self._compiled: dict[types.CodeType | None, Callable[..., Any]] = {}
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
-        self._nested = NestedFrames(self._nested_missed)
+        self._nested = NestedFrames(_weakly(self._nested_missed))
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
         with on_device(self._device):
             graphs = self._graphs()
@@ -171,14 +171,44 @@ class LoadedImage:
             raise IncompatibleError(reasons=[_other_code(function.__code__)])
         entry = self._entry(unit, function, function.__globals__)
         if owner is None:
-            return entry
-        if isinstance(owner, torch.nn.Module) and program is owner:
-            return _module_call(owner, entry)
+            call = entry
+        elif isinstance(owner, torch.nn.Module) and program is owner:
+            call = _module_call(owner, entry)
+        else:
+            call = functools.partial(entry, owner)
+        return self._unless_replaced(program, function, entry, call)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return entry(owner, *args, **kwargs)
+    def _unless_replaced(
+        self, program: Any, function: types.FunctionType, entry: Any, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A call that would reach other code by now is a miss; defaults count as they are now."""
+        code, forward = function.__code__, _forward(program)
 
-        return call
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if function.__code__ is not code or _forward(program) is not forward:
+                return self._replaced(program, code)(*args, **kwargs)
+            if entry.__defaults__ is not function.__defaults__:
+                entry.__defaults__ = function.__defaults__
+            if entry.__kwdefaults__ is not function.__kwdefaults__:
+                entry.__kwdefaults__ = function.__kwdefaults__
+            return call(*args, **kwargs)
+
+        return run
+
+    def _replaced(self, program: Any, code: types.CodeType) -> Callable[..., Any]:
+        why = "its code was replaced after the package was loaded"
+        if self._decide(code.co_qualname, why) == "eager":
+            found: Callable[..., Any] = program
+            return found
+        return self._plainly_compiled(program, None)
+
+    def _plainly_compiled(
+        self, program: Callable[..., Any], code: types.CodeType | None
+    ) -> Callable[..., Any]:
+        compiled = self._compiled.get(code)
+        if compiled is None:
+            compiled = self._compiled[code] = self._compile_plainly(program)
+        return compiled
 
     def _wrapped(self, unit: Unit, program: Any) -> Callable[..., Any]:
         """torch puts a small function of its own around programs whose code it would skip."""
@@ -242,6 +272,8 @@ class LoadedImage:
         self, unit: Unit, scope: dict[str, Any]
     ) -> Callable[[types.FunctionType], Variants]:
         """Guards are made once, functions once for each closure."""
+        # Modules hold resume functions: those must not keep the image alive.
+        missed = self._missed if unit is self._image.units[0] else _weakly(self._missed)
         prepared = [(self._guards(variant, scope), variant) for variant in unit.variants]
         usable = [
             (guards, renamed(decode_code(variant.code), self._names))
@@ -260,7 +292,7 @@ class LoadedImage:
                     GuardedVariant(guards, variant_function(code, scope, function, cells))
                     for guards, code in usable
                 ],
-                lambda why: self._missed(function, why),
+                lambda why: missed(function, why),
             )
 
         return variants_of
@@ -283,10 +315,7 @@ class LoadedImage:
         code = function.__code__
         if self._decide(code.co_qualname, why) == "eager":
             return function
-        compiled = self._compiled.get(code)
-        if compiled is None:
-            compiled = self._compiled[code] = self._compile_plainly(function)
-        return compiled
+        return self._plainly_compiled(function, code)
 
 
 class _CheckedGuards:
@@ -413,6 +442,13 @@ _GLOBAL_HOOKS = (
 )
 
 
+def _forward(program: Any) -> Any:
+    """What a call of a module reaches; None for anything else."""
+    if not isinstance(program, torch.nn.Module):
+        return None
+    return getattr(program.forward, "__func__", program.forward)
+
+
 def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call: its hooks run as Python runs them, around the compiled forward."""
     hooks: Any = sys.modules["torch.nn.modules.module"]
@@ -435,6 +471,17 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
         stand_in: Any = kind.__new__(type(kind.__name__, (kind,), forward))
         object.__setattr__(stand_in, "__dict__", own)
         return stand_in._call_impl(*args, **kwargs)
+
+    return call
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        bound = reference()
+        assert bound is not None, "a loaded image went away during a call"
+        return bound(*args)
 
     return call
 
