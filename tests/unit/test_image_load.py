@@ -169,10 +169,20 @@ def test_hooks_that_are_added_after_loading_run() -> None:
     handle = module.register_forward_hook(lambda _, args, output: output + 1)
     assert torch.equal(loaded(x), module(x))
     handle.remove()
-    with torch.nn.modules.module.register_module_forward_pre_hook(lambda _, args: (args[0] * 2,)):
-        assert torch.equal(loaded(x), module(x))
     assert torch.equal(loaded(x), module(x))
     assert loaded.misses == []
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_hooks_of_all_modules_are_a_miss(module: bool) -> None:
+    """Whether they apply to something inside of the program, nothing in an image says."""
+    fn = Doubler() if module else program
+    loaded = Loaded(_image_of_module() if module else image_of(), fn, answer="eager")
+    x = torch.ones(3)
+    with torch.nn.modules.module.register_module_forward_pre_hook(lambda _, args: (args[0] * 2,)):
+        assert torch.equal(loaded(x), fn(x))  # type: ignore[operator]
+    assert torch.equal(loaded(x), fn(x))  # type: ignore[operator]
+    assert loaded.misses == ["hooks of all modules are installed in this process"]
 
 
 @pytest.mark.parametrize(

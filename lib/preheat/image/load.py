@@ -164,12 +164,13 @@ class LoadedImage:
         unit = self._image.units[0]
         program = program_of(fn)
         if unit.role == "wrapped":
-            return self._wrapped(unit, program)
+            entry = self._wrapped(unit, program)
+            return self._unless_replaced(program, entry, entry, entry)
         function, owner = function_of(program)
-        entry: Callable[..., Any]
         if code_digest(function.__code__) != unit.digest:
             raise IncompatibleError(reasons=[_other_code(function.__code__)])
         entry = self._entry(unit, function, function.__globals__)
+        call: Callable[..., Any]
         if owner is None:
             call = entry
         elif isinstance(owner, torch.nn.Module) and program is owner:
@@ -183,10 +184,18 @@ class LoadedImage:
     ) -> Callable[..., Any]:
         """A call that would reach other code by now is a miss; defaults count as they are now."""
         code, forward = function.__code__, _forward(program)
+        hooks: Any = sys.modules["torch.nn.modules.module"]
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if function.__code__ is not code or _forward(program) is not forward:
-                return self._replaced(program, code)(*args, **kwargs)
+                return self._replaced(program, code, _REPLACED)(*args, **kwargs)
+            if (
+                hooks._global_forward_hooks
+                or hooks._global_forward_pre_hooks
+                or hooks._global_backward_hooks
+                or hooks._global_backward_pre_hooks
+            ):
+                return self._replaced(program, code, _HOOKS)(*args, **kwargs)
             if entry.__defaults__ is not function.__defaults__:
                 entry.__defaults__ = function.__defaults__
             if entry.__kwdefaults__ is not function.__kwdefaults__:
@@ -195,8 +204,7 @@ class LoadedImage:
 
         return run
 
-    def _replaced(self, program: Any, code: types.CodeType) -> Callable[..., Any]:
-        why = "its code was replaced after the package was loaded"
+    def _replaced(self, program: Any, code: types.CodeType, why: str) -> Callable[..., Any]:
         if self._decide(code.co_qualname, why) == "eager":
             found: Callable[..., Any] = program
             return found
@@ -434,12 +442,8 @@ def function_of(program: Any) -> tuple[types.FunctionType, Any]:
     return function, owner
 
 
-_GLOBAL_HOOKS = (
-    "_global_forward_pre_hooks",
-    "_global_forward_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+_REPLACED = "its code was replaced after the package was loaded"
+_HOOKS = "hooks of all modules are installed in this process"
 
 
 def _forward(program: Any) -> Any:
@@ -451,7 +455,6 @@ def _forward(program: Any) -> Any:
 
 def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call: its hooks run as Python runs them, around the compiled forward."""
-    hooks: Any = sys.modules["torch.nn.modules.module"]
     own = vars(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -460,7 +463,6 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
             or own["_forward_pre_hooks"]
             or own["_backward_hooks"]
             or own["_backward_pre_hooks"]
-            or any(getattr(hooks, name) for name in _GLOBAL_HOOKS)
         ):
             return hooked(*args, **kwargs)
         return entry(module, *args, **kwargs)

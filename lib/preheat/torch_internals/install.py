@@ -153,7 +153,9 @@ def _restore(
             if not installed.has_global(scope, name):
                 restored = _restore_backend(payload, payload.backends[name])
                 installed.set_global(scope, name, restored)
-        manager = load_guard_manager(state, code, scope)
+        # torch leaves out guards on hooks by default.
+        with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+            manager = load_guard_manager(state, code, scope)
         if variant.call_checks:
             checks = CallChecks(variant.call_checks, {**guard_helpers(), "G": scope})
             _call_checks[manager] = checks
