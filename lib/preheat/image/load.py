@@ -218,14 +218,14 @@ class LoadedImage:
             compiled = self._compiled[code] = self._compile_plainly(program)
         return compiled
 
-    def _wrapped(self, unit: Unit, program: Any) -> Callable[..., Any]:
+    def _wrapped(self, unit: Unit, program: Any) -> types.FunctionType:
         """torch puts a small function of its own around programs whose code it would skip."""
         if unit.original is None:
             raise CorruptedError("The image lacks the code of its entry.")
         scope = self._scope(unit.module)
         code = decode_code(unit.original)
         function = types.FunctionType(code, scope, code.co_name, None, (types.CellType(program),))
-        entry: Callable[..., Any] = self._entry(unit, function, scope)
+        entry: types.FunctionType = self._entry(unit, function, scope)
         return entry
 
     def _resume(self, unit: Unit, scope: dict[str, Any]) -> Any:
