@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.package import SerializedCode, load_guard_manager, load_guards_state
 
 from preheat.errors import IncompatibleError
@@ -125,8 +126,7 @@ def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> 
         return types.FunctionType(code, scope, name, None, closure)
 
     # Its frame holds cells with tensors, and would be taken for one of the program's own.
-    eval_frame: Any = torch._C._dynamo.eval_frame
-    eval_frame.skip_code(make.__code__)
+    skip_code(make.__code__)
     return make
 
 
