@@ -46,6 +46,17 @@ _numbers = itertools.count()
 
 Decide = "Callable[[str, str], str]"
 
+# What records that do not fit together raise.
+_NONSENSE = (
+    AttributeError,
+    LookupError,
+    OverflowError,
+    RuntimeError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
+
 
 class LoadedImage:
     """One loaded image. ``call`` is called like the program that it was built from."""
@@ -76,14 +87,27 @@ class LoadedImage:
         self._device = device_index(fn)
         self._nested = NestedFrames(_weakly(self._nested_missed))
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
-        with on_device(self._device):
-            graphs = self._graphs()
-            self._provide_globals(graphs)
-            self.call = self._target(fn)
-            if self._hooked:
-                self.call = self._with_nested_frames()
+        try:
+            with on_device(self._device):
+                self.call = self._put_together(fn)
+        except _NONSENSE as error:
+            _remove(self._globals)
+            detail = f"{type(error).__name__}: {error}"[:300]
+            raise CorruptedError(f"The image cannot be put together here: {detail}.") from error
+        except ImportError as error:
+            _remove(self._globals)
+            reason = Reason(kind="load_failed", detail=str(error)[:300])
+            raise IncompatibleError(reasons=[reason]) from error
+        except BaseException:
+            _remove(self._globals)
+            raise
         # The names live as long as what looks them up.
         weakref.finalize(self.call, _remove, self._globals)
+
+    def _put_together(self, fn: Any) -> Callable[..., Any]:
+        self._provide_globals(self._graphs())
+        self.call = self._target(fn)
+        return self._with_nested_frames() if self._hooked else self.call
 
     def _with_nested_frames(self) -> Callable[..., Any]:
         for unit in self._image.units:
