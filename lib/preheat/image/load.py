@@ -44,6 +44,17 @@ _numbers = itertools.count()
 
 Decide = "Callable[[str, str], str]"
 
+# What records that do not fit together raise.
+_NONSENSE = (
+    AttributeError,
+    LookupError,
+    OverflowError,
+    RuntimeError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
+
 
 # Names that mean the same for every package; others have a number of the build process in them.
 _SAME_EVERYWHERE = ("__import_", "__builtins_dict__")
@@ -73,19 +84,27 @@ class LoadedImage:
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
         self._skipped: list[Reason] = []
-        self._compiled: dict[int, Callable[..., Any]] = {}
+        self._compiled: dict[int | None, Callable[..., Any]] = {}
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
         self._main_scope = _globals_of(fn)
         self._same_weights = self._compared_weights(fn)
         spare_the_compiler()
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
-        with on_device(self._device):
-            graphs = self._graphs()
-            self._provide_globals(graphs)
-            self.call = self._target(fn)
-            if self._hooked:
-                self.call = self._with_nested_frames()
+        try:
+            with on_device(self._device):
+                self.call = self._put_together(fn)
+        except _NONSENSE as error:
+            _remove(self._globals)
+            detail = f"{type(error).__name__}: {error}"[:300]
+            raise CorruptedError(f"The image cannot be put together here: {detail}.") from error
+        except ImportError as error:
+            _remove(self._globals)
+            reason = Reason(kind="load_failed", detail=str(error)[:300])
+            raise IncompatibleError(reasons=[reason]) from error
+        except BaseException:
+            _remove(self._globals)
+            raise
         # The names live as long as what looks them up.
         weakref.finalize(self.call, _remove, self._globals)
 
@@ -93,7 +112,7 @@ class LoadedImage:
     def _nested(self) -> NestedFrames:
         from preheat.image.nested import NestedFrames
 
-        return NestedFrames(self._nested_missed)
+        return NestedFrames(_weakly(self._nested_missed))
 
     def _compared_weights(self, fn: Any) -> Callable[[Any], bool] | None:
         if not self._image.weights:
@@ -101,6 +120,11 @@ class LoadedImage:
         from preheat.image.weights import SameWeights
 
         return SameWeights(fn, self._image.weights)
+
+    def _put_together(self, fn: Any) -> Callable[..., Any]:
+        self._provide_globals(self._graphs())
+        self.call = self._target(fn)
+        return self._with_nested_frames() if self._hooked else self.call
 
     def _with_nested_frames(self) -> Callable[..., Any]:
         from preheat.image.installed import Installed
@@ -195,30 +219,69 @@ class LoadedImage:
         unit = self._image.units[0]
         program = program_of(fn)
         if unit.role == "wrapped":
-            return self._wrapped(unit, program)
+            entry = self._wrapped(unit, program)
+            return self._unless_replaced(program, entry, entry, entry)
         function, owner = function_of(program)
-        entry: Callable[..., Any]
         if code_digest(function.__code__) != unit.digest:
             raise IncompatibleError(reasons=[_other_code(function.__code__)])
         entry = self._entry(unit, function, function.__globals__)
+        call: Callable[..., Any]
         if owner is None:
-            return entry
-        if isinstance(owner, torch.nn.Module) and program is owner:
-            return _module_call(owner, entry)
+            call = entry
+        elif isinstance(owner, torch.nn.Module) and program is owner:
+            call = _module_call(owner, entry)
+        else:
+            call = functools.partial(entry, owner)
+        return self._unless_replaced(program, function, entry, call)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return entry(owner, *args, **kwargs)
+    def _unless_replaced(
+        self, program: Any, function: types.FunctionType, entry: Any, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A call that would reach other code by now is a miss; defaults count as they are now."""
+        code, forward = function.__code__, _forward(program)
+        hooks: Any = sys.modules["torch.nn.modules.module"]
 
-        return call
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if function.__code__ is not code or _forward(program) is not forward:
+                return self._replaced(program, code, _REPLACED)(*args, **kwargs)
+            if (
+                hooks._global_forward_hooks
+                or hooks._global_forward_pre_hooks
+                or hooks._global_backward_hooks
+                or hooks._global_backward_pre_hooks
+            ):
+                return self._replaced(program, code, _HOOKS)(*args, **kwargs)
+            if entry.__defaults__ is not function.__defaults__:
+                entry.__defaults__ = function.__defaults__
+            if entry.__kwdefaults__ is not function.__kwdefaults__:
+                entry.__kwdefaults__ = function.__kwdefaults__
+            return call(*args, **kwargs)
 
-    def _wrapped(self, unit: Unit, program: Any) -> Callable[..., Any]:
+        return run
+
+    def _replaced(self, program: Any, code: types.CodeType, why: str) -> Callable[..., Any]:
+        if self._decide(code.co_qualname, why) == "eager":
+            found: Callable[..., Any] = program
+            return found
+        return self._plainly_compiled(program, None)
+
+    def _plainly_compiled(
+        self, program: Callable[..., Any], code: types.CodeType | None
+    ) -> Callable[..., Any]:
+        key = None if code is None else id(code)  # code may hold what cannot be hashed
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile_plainly(program)
+        return compiled
+
+    def _wrapped(self, unit: Unit, program: Any) -> types.FunctionType:
         """torch puts a small function of its own around programs whose code it would skip."""
         if unit.original is None:
             raise CorruptedError("The image lacks the code of its entry.")
         scope = self._scope(unit.module)
         code = decode_code(unit.original)
         function = types.FunctionType(code, scope, code.co_name, None, (types.CellType(program),))
-        entry: Callable[..., Any] = self._entry(unit, function, scope)
+        entry: types.FunctionType = self._entry(unit, function, scope)
         return entry
 
     def _resume(self, unit: Unit, scope: dict[str, Any]) -> Any:
@@ -275,6 +338,8 @@ class LoadedImage:
         self, unit: Unit, scope: dict[str, Any]
     ) -> Callable[[types.FunctionType], Variants]:
         """Guards are made once, functions once for each closure."""
+        # Modules hold resume functions: those must not keep the image alive.
+        missed = self._missed if unit is self._image.units[0] else _weakly(self._missed)
         prepared = [(self._guards(variant, scope), variant) for variant in unit.variants]
         usable = [
             (guards, renamed(decode_code(variant.code), self._names))
@@ -293,7 +358,7 @@ class LoadedImage:
                     GuardedVariant(guards, variant_function(code, scope, function, cells))
                     for guards, code in usable
                 ],
-                lambda why: self._missed(function, why),
+                lambda why: missed(function, why),
             )
 
         return variants_of
@@ -336,10 +401,7 @@ class LoadedImage:
         code = function.__code__
         if self._decide(code.co_qualname, why) == "eager":
             return function
-        compiled = self._compiled.get(id(code))
-        if compiled is None:
-            compiled = self._compiled[id(code)] = self._compile_plainly(function)
-        return compiled
+        return self._plainly_compiled(function, code)
 
 
 class _CheckedGuards:
@@ -472,17 +534,19 @@ def _globals_of(fn: Any) -> dict[str, Any]:
     return function.__globals__
 
 
-_GLOBAL_HOOKS = (
-    "_global_forward_pre_hooks",
-    "_global_forward_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+_REPLACED = "its code was replaced after the package was loaded"
+_HOOKS = "hooks of all modules are installed in this process"
+
+
+def _forward(program: Any) -> Any:
+    """What a call of a module reaches; None for anything else."""
+    if not isinstance(program, torch.nn.Module):
+        return None
+    return getattr(program.forward, "__func__", program.forward)
 
 
 def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call: its hooks run as Python runs them, around the compiled forward."""
-    hooks: Any = sys.modules["torch.nn.modules.module"]
     own = vars(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -491,7 +555,6 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
             or own["_forward_pre_hooks"]
             or own["_backward_hooks"]
             or own["_backward_pre_hooks"]
-            or any(getattr(hooks, name) for name in _GLOBAL_HOOKS)
         ):
             return hooked(*args, **kwargs)
         return entry(module, *args, **kwargs)
@@ -502,6 +565,17 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
         stand_in: Any = kind.__new__(type(kind.__name__, (kind,), forward))
         object.__setattr__(stand_in, "__dict__", own)
         return stand_in._call_impl(*args, **kwargs)
+
+    return call
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        bound = reference()
+        assert bound is not None, "a loaded image went away during a call"
+        return bound(*args)
 
     return call
 

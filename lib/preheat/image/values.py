@@ -137,9 +137,13 @@ def reference(value: Any) -> Reference:
     if isinstance(value, types.ModuleType):
         return Reference("module", (value.__name__,))
     if isinstance(value, enum.Enum):
-        if _follow(type(value).__module__, type(value).__qualname__) is type(value):
-            return Reference("enum", (type(value).__module__, type(value).__qualname__, value.name))
-        raise UnportableError(f"a member of the local enum {type(value).__qualname__}")
+        kind: Any = type(value)
+        if _follow(kind.__module__, kind.__qualname__) is not kind:
+            raise UnportableError(f"a member of the local enum {kind.__qualname__}")
+        # A combination of flags is no member.
+        if not isinstance(value.name, str) or getattr(kind, value.name, None) is not value:
+            raise UnportableError(f"{value!r}, which has no name of its own")
+        return Reference("enum", (kind.__module__, kind.__qualname__, value.name))
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return Reference("torch", (str(value).removeprefix("torch."),))
     if isinstance(value, torch.device):

@@ -253,6 +253,8 @@ class Capture:
             torch._dynamo.config.patch(
                 recompile_limit=max(_RECOMPILE_LIMIT, 2 * len(self._spec.examples)),
                 record_runtime_overhead=False,
+                # By default hooks that are added to a child later do not run.
+                skip_nnmodule_hook_guards=False,
             ),
             torch.compiler.set_stance("default"),
             self._trees.listening(),

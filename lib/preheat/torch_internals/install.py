@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.package import SerializedCode, load_guard_manager, load_guards_state
 
 from preheat.errors import IncompatibleError
@@ -130,6 +131,8 @@ def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> 
     def make(closure: tuple[types.CellType, ...]) -> types.FunctionType:
         return types.FunctionType(code, scope, name, None, closure)
 
+    # Its frame holds cells with tensors, and would be taken for one of the program's own.
+    skip_code(make.__code__)
     return make
 
 
@@ -156,7 +159,9 @@ def _restore(
             if not installed.has_global(scope, name):
                 restored = _restore_backend(payload, payload.backends[name])
                 installed.set_global(scope, name, restored)
-        manager = load_guard_manager(state, code, scope)
+        # torch leaves out guards on hooks by default.
+        with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+            manager = load_guard_manager(state, code, scope)
         if variant.call_checks:
             checks = CallChecks(variant.call_checks, {**guard_helpers(), "G": scope})
             _call_checks[manager] = checks
