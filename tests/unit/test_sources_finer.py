@@ -14,12 +14,15 @@ import pytest
 from preheat.manifest import DataFile, ModuleSource, Sources
 from preheat.sources.check import check
 from preheat.sources.closure import find_closure
-from preheat.sources.digest import module_digest
+from preheat.sources.compare import file_changes
+from preheat.sources.digest import compiled, exact_digest, module_digest
 from preheat.sources.explain import Explanation, SymbolReport, explain, if_edited
 from preheat.sources.files import SETTLE_NS, FileDigests
 from preheat.sources.locate import project_locator
+from preheat.sources.selection import Surroundings
 from preheat.sources.tables import read_table
 from preheat.sources.textdiff import LETTERS, LINES, TwoTexts
+from preheat.sources.units import ModuleUnits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,11 +192,11 @@ def test_a_file_is_parsed_once_for_all_packages(
 ) -> None:
     read = 0
 
-    def counting(plain: Callable[[bytes], object]) -> Callable[[bytes], object]:
-        def counted(source: bytes) -> object:
+    def counting(plain: Callable[..., object]) -> Callable[..., object]:
+        def counted(source: bytes, **more: object) -> object:
             nonlocal read
             read += 1
-            return plain(source)
+            return plain(source, **more)
 
         return counted
 
@@ -204,6 +207,24 @@ def test_a_file_is_parsed_once_for_all_packages(
         for _ in range(20):
             assert project.check(digests) == ["symbol_edited pkg.ops.scale"]
     assert read == 1
+
+
+def test_a_comment_needs_no_table(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preheat.sources.tables.read_table", lambda *_, **__: pytest.fail("read"))
+    project.edit("pkg/ops.py", "# twice", "# two times")
+    project.edit("pkg/model.py", "SPARE = 1", "SPARE = 1  # not used")
+    assert project.check() == []
+
+
+def test_the_same_bytecode_as_a_package_may_import_other_things(project: Project) -> None:
+    relative = "from .ops import scale\n"
+    one = ModuleUnits(module="m", code=exact_digest(compiled(relative.encode())), package=False)
+    around = Surroundings(packages={"m": False}, attributes=set())
+    (project.path / "m").mkdir()
+    for name, changed in (("m.py", False), ("m/__init__.py", True)):
+        project.write(name, relative)
+        found = file_changes(one, project.path / name, FileDigests(), around)
+        assert bool(found) == changed
 
 
 def test_at_one_moment_files_are_looked_at_once(project: Project) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES = 16  # magic number, flags, modification time, size: PEP 552
 _OPTIMIZED = 0x1
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, tuple, frozenset})
 
 
 def left_by_import(module: ModuleType, path: Path, since_ns: int) -> CodeType | None:
@@ -84,7 +85,7 @@ def is_compiled_from(code: CodeType, text: bytes) -> bool:
 def is_still_there(module: ModuleType, code: CodeType) -> bool:
     """Whether the live module has nothing that contradicts having been made by ``code``.
 
-    Its functions and methods, in the same lines, and the constants that it binds once.
+    Its functions and methods, in the same lines, and the constants that it and its classes bind once.
     """
     made: dict[str, set[tuple[int, str]]] = {}
     for one in _definitions(code):
@@ -97,7 +98,29 @@ def is_still_there(module: ModuleType, code: CodeType) -> bool:
     names = vars(module)
     return all(
         name in names and _tokens(names[name]) == _tokens(value) for name, value in _constants(code)
+    ) and all(_is_class_of(module, body) for body in _class_bodies(code))
+
+
+def _is_class_of(module: ModuleType, body: CodeType) -> bool:
+    """Whether the constants of a class are those of its body, where the class has kept them."""
+    found: Any = module
+    for name in body.co_qualname.split("."):
+        found = vars(found).get(name)
+        if not isinstance(found, type):
+            return True  # wrapped by a decorator, or bound to something else since
+    kept = vars(found)
+    # An enumeration has made other things of them.
+    return all(
+        type(kept.get(name)) not in _PLAIN or _tokens(kept[name]) == _tokens(value)
+        for name, value in _constants(body)
     )
+
+
+def _class_bodies(code: CodeType) -> Iterator[CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and not one.co_flags & _OPTIMIZED:
+            yield one
+            yield from _class_bodies(one)
 
 
 def _definitions(code: CodeType) -> Iterator[CodeType]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.sources.check import check, recognisable, recorded_path
-from preheat.sources.compare import Change, changes, current_units
+from preheat.sources.compare import Change, current_units, file_changes
 from preheat.sources.digest import NOT_A_PROGRAM
 from preheat.sources.files import FileDigests
 from preheat.sources.locate import project_directory
@@ -119,7 +119,7 @@ def explain(
             shown = texts.differ_whole() if reason.kind == "module_edited" else ()
             reports.append(_whole_report(reason, module, shown))
         name = recognisable(path, project)
-        pieces = [*_pieces(module, path, name, closure, digests.table(path), texts)]
+        pieces = [*_pieces(module, path, name, closure, digests, texts)]
         if not pieces and reason is None:
             pieces = [_unaffected(module, name)]
         reports += pieces
@@ -213,20 +213,19 @@ def _pieces(
     path: Path,
     name: str,
     closure: UsableClosure | None,
-    table: ModuleTable | None,
+    digests: FileDigests,
     texts: TwoTexts,
 ) -> Iterator[SymbolReport]:
     """What became of the pieces that count, where those can be told apart."""
     units = None if closure is None else closure.units.get(module.module)
     if closure is None or units is None or units.whole is not None or closure.text:
         return
-    package = path.name == "__init__.py"
-    found = changes(units, table, package, closure.around)
+    found = file_changes(units, path, digests, closure.around)
     if any(change.kind in _MODULE_KINDS for change in found):
         return  # the whole module, which has a report of its own
     for change in found:
         yield _report(change, module, name, texts.differ(change.before, change.now))
-    for before, now in _pairs(units.units, _counting(units, path, table, closure)):
+    for before, now in _pairs(units.units, _counting(units, path, digests.table(path), closure)):
         here, there = (before.first, before.last), (now.first, now.last)
         diff = texts.differ(here, there)
         if here != there or diff:
