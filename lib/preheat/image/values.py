@@ -143,7 +143,7 @@ def reference(value: Any) -> Reference:
         # A combination of flags is no member.
         if not isinstance(value.name, str) or getattr(kind, value.name, None) is not value:
             raise UnportableError(f"{value!r}, which has no name of its own")
-        return Reference("enum", (kind.__module__, kind.__qualname__, value.name))
+        return Reference("enum", (kind.__module__, kind.__qualname__, str(value._name_)))
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return Reference("torch", (str(value).removeprefix("torch."),))
     if isinstance(value, torch.device):
