@@ -6,7 +6,9 @@ object, in this order, before any byte of a package is unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import os
 import sys
 import time
@@ -297,7 +299,21 @@ def _install_lean(
     def compile_plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         return _plain_compile(function, manifest)
 
-    return LoadedImage(request.fn, read_image(opener), opener, decide, compile_plainly)
+    with _no_cycle_collection():
+        return LoadedImage(request.fn, read_image(opener), opener, decide, compile_plainly)
+
+
+@contextlib.contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """Loading makes thousands of objects that live on; looking at all of torch's meanwhile is in vain."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 _INSTALLERS = {"lean": _install_lean, "dynamo": _install_dynamo}

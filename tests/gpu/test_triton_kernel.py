@@ -96,7 +96,7 @@ def test_a_users_kernel_is_loaded_without_compilation(project: Project) -> None:
     worker = project.python(WORKER)
     assert worker.code == 0, worker.err
     form, misses, error = worker.json()
-    assert (form, misses) == ("dynamo", 0)
+    assert (form, misses) == ("lean", 0)
     assert error < 1e-6
 
 

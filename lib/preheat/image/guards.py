@@ -19,7 +19,6 @@ from preheat.image.enumeration import compiler_settings, manager_kinds
 from preheat.image.format import (
     Access,
     ExampleValue,
-    GuardStep,
     Leaf,
     Mark,
     Modes,
@@ -33,7 +32,9 @@ from preheat.image.values import decode
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from preheat.image.format import GuardStep
 
 
 _torch_guards: Any = torch._C._dynamo.guards
@@ -68,10 +69,20 @@ class Guards:
         # Compared by identity: they must outlive the tree.
         self._kept: list[Any] = []
         self._nodes: list[Any] = []
+        self._tensors: dict[tuple[Any, ...], torch.Tensor] = {}
         with compiler_settings(settings), entered(modes):
             self._kinds = manager_kinds()
+            makers: dict[type, Callable[[Any], Any]] = {
+                Access: self._access,
+                Leaf: self._leaf,
+                Mark: self._mark,
+                Predicate: self._predicate,
+                Relation: self._relation,
+                Root: self._root,
+            }
+            add = self._nodes.append
             for step in steps:
-                self._nodes.append(self._build(step))
+                add(makers[type(step)](step))
         self.root = self._nodes[0]
         self.check = self.root.check
 
@@ -85,18 +96,11 @@ class Guards:
             return ""
         return "; ".join(str(part).strip() for part in result.verbose_code_parts[:1])
 
-    def _build(self, step: GuardStep) -> Any:
-        if isinstance(step, Access):
-            return self._access(step)
-        if isinstance(step, Leaf):
-            return self._leaf(step)
-        if isinstance(step, Root):
-            return _torch_guards.RootGuardManager()
-        if isinstance(step, Predicate):
-            return self._predicate(step)
-        if isinstance(step, Mark):
-            return getattr(self._nodes[step.parent], step.method)()
-        return self._relation(step)
+    def _root(self, step: Root) -> Any:
+        return _torch_guards.RootGuardManager()
+
+    def _mark(self, step: Mark) -> None:
+        getattr(self._nodes[step.parent], step.method)()
 
     def _access(self, step: Access) -> Any:
         make = getattr(self._nodes[step.parent], step.method)
@@ -130,11 +134,17 @@ class Guards:
 
     def _add_tensor_match_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
         dtype, device, requires_grad, size, stride, name, kind, keys = arguments
-        # Only dtype, device and requires_grad are read from it, and its rank.
-        tensor = torch.empty([0] * len(size), dtype=dtype, device=device)
-        tensor.requires_grad_(requires_grad)
+        tensor = self._tensor(len(size), dtype, device, requires_grad)
         dispatch_keys = torch._C.DispatchKeySet.from_raw_repr(keys)
-        add(self._keep(tensor), size, stride, name, *text, kind, dispatch_keys)
+        add(tensor, size, stride, name, *text, kind, dispatch_keys)
+
+    def _tensor(self, rank: int, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
+        """An example of a tensor: these four properties are all that a guard reads from it."""
+        key = (rank, dtype, device, requires_grad)
+        if key not in self._tensors:
+            tensor = torch.empty([0] * rank, dtype=dtype, device=device)
+            self._tensors[key] = tensor.requires_grad_(requires_grad)
+        return self._tensors[key]
 
     def _add_global_state_guard(self, add: Any, arguments: list[Any], text: Any) -> None:
         state = _torch_guards.GlobalStateGuard()

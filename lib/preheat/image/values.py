@@ -106,7 +106,9 @@ def _is_plain(value: Any) -> bool:
     kind = type(value)
     if kind in _PLAIN:
         return True
-    return kind is tuple and all(_is_plain(item) for item in value)
+    if kind in (tuple, list, set, frozenset):
+        return all(_is_plain(item) for item in value)
+    return kind is dict and all(_is_plain(k) and _is_plain(v) for k, v in value.items())
 
 
 def encode_code(code: types.CodeType) -> Code:
@@ -138,12 +140,13 @@ def reference(value: Any) -> Reference:
         return Reference("module", (value.__name__,))
     if isinstance(value, enum.Enum):
         kind: Any = type(value)
+        name: Any = value.name
         if _follow(kind.__module__, kind.__qualname__) is not kind:
             raise UnportableError(f"a member of the local enum {kind.__qualname__}")
         # A combination of flags is no member.
-        if not isinstance(value.name, str) or getattr(kind, value.name, None) is not value:
+        if not isinstance(name, str) or getattr(kind, name, None) is not value:
             raise UnportableError(f"{value!r}, which has no name of its own")
-        return Reference("enum", (kind.__module__, kind.__qualname__, str(value._name_)))
+        return Reference("enum", (kind.__module__, kind.__qualname__, name))
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return Reference("torch", (str(value).removeprefix("torch."),))
     if isinstance(value, torch.device):
