@@ -20,7 +20,7 @@ class Perceptron(nn.Module):
         self.second = nn.Linear(2 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.second(self.first(x).relu()).softmax(-1)
+        result: torch.Tensor = self.second(nn.functional.gelu(self.first(x)))
         return result
 
 
@@ -68,7 +68,7 @@ def build(program: str, device: str, layers: int) -> tuple[nn.Module, tuple[torc
 
 
 def _perceptron(gpu: bool, layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    return Perceptron(), (torch.randn(32, 64),)
+    return Perceptron(), (torch.randn(8, 64),)
 
 
 def _transformer(gpu: bool, layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
