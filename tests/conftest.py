@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support import lean
 from support.project import Project
 from support.zoo import FILES
 
@@ -23,6 +24,15 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def zoo(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
     """Many kinds of targets, warmed. Tests only load from it; they never edit it."""
     project = Project(tmp_path_factory.mktemp("zoo") / "project", FILES, caches)
+    done = project.preheat("warm", "--json")
+    assert done.code == 0, done.out + done.err
+    return project
+
+
+@pytest.fixture(scope="session")
+def lean_project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+    """Programs that show what lean images do. Tests only load from it; they never edit it."""
+    project = Project(tmp_path_factory.mktemp("lean") / "project", lean.FILES, caches)
     done = project.preheat("warm", "--json")
     assert done.code == 0, done.out + done.err
     return project

@@ -170,11 +170,14 @@ class _Built:
     ) -> Manifest:
         """Store the objects in the staging store and describe them."""
         from preheat.live import record_live
+        from preheat.recording.texts import keep_texts
         from preheat.store import DiskStore
 
         store = DiskStore(Path(job.staging), create=True)
         forms = tuple(self._forms(store))
-        sources = self._sources(job, recorder)
+        sources = keep_texts(
+            self._sources(job, recorder), recorder.executed_texts(), store.put_object
+        )
         files = {str(path): module for path, module in recorder.executed_files().items()}
         clock.stop()
         return Manifest(

@@ -23,7 +23,16 @@ def entry_code(code: types.CodeType) -> bytes:
     """The marshalled code of an entry point for ``code``. Used by the build."""
     text = _entry_text(code)
     module = compile(text, f"<preheat entry {code.co_name}>", "exec", dont_inherit=True)
-    return marshal.dumps(next(c for c in module.co_consts if isinstance(c, types.CodeType)))
+    entry = next(c for c in module.co_consts if isinstance(c, types.CodeType))
+    count = len(_parameters(code))
+    names = (*code.co_varnames[:count], *entry.co_varnames[count:])
+    return marshal.dumps(entry.replace(co_varnames=names))
+
+
+def _parameters(code: types.CodeType) -> tuple[str, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & _VARIABLE_POSITIONAL) + bool(code.co_flags & _VARIABLE_KEYWORD)
+    return code.co_varnames[:count]
 
 
 def _entry_text(code: types.CodeType) -> str:
@@ -34,7 +43,8 @@ def _entry_text(code: types.CodeType) -> str:
     several = rest.pop(0) if code.co_flags & _VARIABLE_POSITIONAL else None
     others = rest.pop(0) if code.co_flags & _VARIABLE_KEYWORD else None
     known = [*positional, *keywords, *(name for name in (several, others) if name)]
-    spelt = {name: _spelling(name) for name in known}
+    # Whatever the parameters are called, they do not hide the entry's own names.
+    spelt = {name: f"_p{number}" for number, name in enumerate(known)}
     parameters = [spelt[name] for name in positional]
     if code.co_posonlyargcount:
         parameters.insert(code.co_posonlyargcount, "/")
@@ -47,7 +57,7 @@ def _entry_text(code: types.CodeType) -> str:
         parameters.append("**" + spelt[others])
     passed = [spelt[name] for name in positional]
     passed += ["*" + spelt[several]] if several else []
-    passed += [f"{spelt[name]}={spelt[name]}" for name in keywords]
+    passed += [f"{name}={spelt[name]}" for name in keywords]
     passed += ["**" + spelt[others]] if others else []
     call = ", ".join(passed)
     lines = [f"def entry({', '.join(parameters)}):"]
@@ -63,11 +73,6 @@ def _entry_text(code: types.CodeType) -> str:
         f"    return _variants.miss(_L)({call})",
     ]
     return "\n".join(lines)
-
-
-def _spelling(name: str) -> str:
-    # A comprehension's argument is called ".0".
-    return name if name.isidentifier() else "_implicit" + name.strip(".")
 
 
 class Guarded(Protocol):

@@ -3,6 +3,10 @@
 Every node of a tree imports ``torch._dynamo.config`` for three values, and the first one ever made
 imports ``torch._dynamo.guards`` for an enumeration, which it then keeps. Stand-in modules answer while a
 tree is built. When the compiler is imported later, it takes over the enumeration that is kept.
+
+Another thread may start to import the compiler at any time. It must never meet a stand-in half way, so
+trees are built under the lock that Python's import system holds while it imports the compiler's package;
+and there is no stand-in for the package itself, so that whoever wants it waits for that lock.
 """
 
 from __future__ import annotations
@@ -10,9 +14,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib
-import importlib.util
+import importlib.machinery
 import sys
-import threading
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +36,7 @@ SETTINGS = (
     "use_recursive_dict_tags_for_guards",
 )
 
-_lock = threading.RLock()
+_ModuleLock: Any = importlib._bootstrap._ModuleLockManager  # type: ignore[attr-defined]
 
 
 class GuardManagerType(enum.Enum):
@@ -63,13 +66,13 @@ class _StandIn(types.ModuleType):
 
 
 def _real(name: str) -> types.ModuleType:
-    with _lock:
+    with _ModuleLock(_COMPILER):
         _remove_stand_ins()
-        return importlib.import_module(name)
+    return importlib.import_module(name)
 
 
 def _remove_stand_ins() -> None:
-    for name in (_COMPILER, _GUARDS, _CONFIG):
+    for name in (_GUARDS, _CONFIG):
         if isinstance(sys.modules.get(name), _StandIn):
             del sys.modules[name]
 
@@ -77,7 +80,7 @@ def _remove_stand_ins() -> None:
 @contextlib.contextmanager
 def compiler_settings(settings: dict[str, bool | int]) -> Iterator[None]:
     """Guard trees can be built inside the block, with or without the compiler in this process."""
-    with _lock:
+    with _ModuleLock(_COMPILER):
         if _COMPILER in sys.modules:
             if _GUARDS in sys.modules:
                 _give_enumeration(sys.modules[_GUARDS])
@@ -85,11 +88,10 @@ def compiler_settings(settings: dict[str, bool | int]) -> Iterator[None]:
             return
         _watch_for_compiler()
         _Bound.ours = True
-        compiler, guards, config = (_StandIn(name) for name in (_COMPILER, _GUARDS, _CONFIG))
-        vars(compiler).update(guards=guards, config=config)
+        guards, config = _StandIn(_GUARDS), _StandIn(_CONFIG)
         vars(guards)[_ENUMERATION] = GuardManagerType
         vars(config).update(settings)
-        sys.modules.update({_GUARDS: guards, _CONFIG: config, _COMPILER: compiler})
+        sys.modules.update({_GUARDS: guards, _CONFIG: config})
         try:
             yield
         finally:
@@ -114,13 +116,12 @@ def _watch_for_compiler() -> None:
 
 
 class _Finder:
-    """Gives the compiler's guard module the enumeration, as soon as it is really imported."""
+    """Gives the compiler's guard module the enumeration, whenever it is really imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _GUARDS:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module

@@ -22,19 +22,14 @@ from preheat.image.codes import (
     renamed,
     variant_function,
 )
-from preheat.image.constants import read_constants
 from preheat.image.format import CONSTANTS_NAME, IMAGE_NAME, INTERPRETER, CppKernel, unmarshal
 from preheat.image.graphs import make_graph
-from preheat.image.guards import Guards
-from preheat.image.installed import Installed
+from preheat.image.guards import Guards, with_names
 from preheat.image.kernels import load_cpp_kernel
-from preheat.image.nested import NestedFrames, find_code, without_hook
 from preheat.image.operators import spare_the_compiler
 from preheat.image.standins import guard_helpers
 from preheat.image.standins import module as standin_module
-from preheat.image.triton import load_triton_kernel
 from preheat.image.values import decode, decode_code, import_module, on_device
-from preheat.image.weights import SameWeights
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
 
@@ -42,11 +37,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from preheat.image.format import Global, Graph, Image, Unit, Variant
+    from preheat.image.nested import NestedFrames
     from preheat.store.protocol import ObjectOpener
 
 _numbers = itertools.count()
 
 Decide = "Callable[[str, str], str]"
+
+# What records that do not fit together raise.
+_NONSENSE = (
+    AttributeError,
+    LookupError,
+    OverflowError,
+    RuntimeError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
+
+
+# Names that mean the same for every package; others have a number of the build process in them.
+_SAME_EVERYWHERE = ("__import_", "__builtins_dict__")
 
 
 class LoadedImage:
@@ -68,29 +79,56 @@ class LoadedImage:
         self._names = {
             one.name: one.name + self._suffix
             for one in image.globals
-            if one.kind in ("graph", "resume", "standin")
+            if not one.name.startswith(_SAME_EVERYWHERE) or one.kind == "standin"
         }
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
         self._skipped: list[Reason] = []
-        self._compiled: dict[int, Callable[..., Any]] = {}
+        self._compiled: dict[int | None, Callable[..., Any]] = {}
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
         self._main_scope = _globals_of(fn)
-        self._same_weights = SameWeights(fn, image.weights) if image.weights else None
+        self._same_weights = self._compared_weights(fn)
         spare_the_compiler()
-        self._nested = NestedFrames(self._nested_missed)
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
-        with on_device(self._device):
-            graphs = self._graphs()
-            self._provide_globals(graphs)
-            self.call = self._target(fn)
-            if self._hooked:
-                self.call = self._with_nested_frames()
+        try:
+            with on_device(self._device):
+                self.call = self._put_together(fn)
+        except _NONSENSE as error:
+            _remove(self._globals)
+            detail = f"{type(error).__name__}: {error}"[:300]
+            raise CorruptedError(f"The image cannot be put together here: {detail}.") from error
+        except ImportError as error:
+            _remove(self._globals)
+            reason = Reason(kind="load_failed", detail=str(error)[:300])
+            raise IncompatibleError(reasons=[reason]) from error
+        except BaseException:
+            _remove(self._globals)
+            raise
         # The names live as long as what looks them up.
         weakref.finalize(self.call, _remove, self._globals)
 
+    @functools.cached_property
+    def _nested(self) -> NestedFrames:
+        from preheat.image.nested import NestedFrames
+
+        return NestedFrames(_weakly(self._nested_missed))
+
+    def _compared_weights(self, fn: Any) -> Callable[[Any], bool] | None:
+        if not self._image.weights:
+            return None
+        from preheat.image.weights import SameWeights
+
+        return SameWeights(fn, self._image.weights)
+
+    def _put_together(self, fn: Any) -> Callable[..., Any]:
+        self._provide_globals(self._graphs())
+        self.call = self._target(fn)
+        return self._with_nested_frames() if self._hooked else self.call
+
     def _with_nested_frames(self) -> Callable[..., Any]:
+        from preheat.image.installed import Installed
+
         for unit in self._image.units:
             if unit.role == "nested" and unit.variants:
                 self._add_nested(unit)
@@ -106,16 +144,24 @@ class LoadedImage:
     # --- graphs ----------------------------------------------------------------------------
 
     def _graphs(self) -> list[Callable[..., Any]]:
-        constants = read_constants(
-            self._opener if any(graph.constants for graph in self._image.graphs) else None,
-            CONSTANTS_NAME,
-            [graph.constants for graph in self._image.graphs],
-        )
+        constants = self._constants()
         graphs = [
             make_graph(graph, self._kernels(graph), values, self._device)
             for graph, values in zip(self._image.graphs, constants, strict=True)
         ]
-        return [without_hook(graph) for graph in graphs] if self._hooked else graphs
+        if not self._hooked:
+            return graphs
+        from preheat.image.nested import without_hook
+
+        return [without_hook(graph) for graph in graphs]
+
+    def _constants(self) -> list[dict[str, torch.Tensor]]:
+        records = [graph.constants for graph in self._image.graphs]
+        if not any(records):
+            return [{} for _ in records]
+        from preheat.image.constants import read_constants
+
+        return read_constants(self._opener, CONSTANTS_NAME, records)
 
     def _kernels(self, graph: Graph) -> dict[str, Any]:
         loaded = {}
@@ -125,6 +171,8 @@ class LoadedImage:
             if isinstance(kernel, CppKernel):
                 loaded[kernel.name] = load_cpp_kernel(opening, digest, kernel.entry)
             else:
+                from preheat.image.triton import load_triton_kernel
+
                 loaded[kernel.name] = load_triton_kernel(kernel, opening, digest, self._device)
         return loaded
 
@@ -171,30 +219,69 @@ class LoadedImage:
         unit = self._image.units[0]
         program = program_of(fn)
         if unit.role == "wrapped":
-            return self._wrapped(unit, program)
+            entry = self._wrapped(unit, program)
+            return self._unless_replaced(program, entry, entry, entry)
         function, owner = function_of(program)
-        entry: Callable[..., Any]
         if code_digest(function.__code__) != unit.digest:
             raise IncompatibleError(reasons=[_other_code(function.__code__)])
         entry = self._entry(unit, function, function.__globals__)
+        call: Callable[..., Any]
         if owner is None:
-            return entry
-        if isinstance(owner, torch.nn.Module) and program is owner:
-            return _module_call(owner, entry)
+            call = entry
+        elif isinstance(owner, torch.nn.Module) and program is owner:
+            call = _module_call(owner, entry)
+        else:
+            call = functools.partial(entry, owner)
+        return self._unless_replaced(program, function, entry, call)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return entry(owner, *args, **kwargs)
+    def _unless_replaced(
+        self, program: Any, function: types.FunctionType, entry: Any, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A call that would reach other code by now is a miss; defaults count as they are now."""
+        code, forward = function.__code__, _forward(program)
+        hooks: Any = sys.modules["torch.nn.modules.module"]
 
-        return call
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if function.__code__ is not code or _forward(program) is not forward:
+                return self._replaced(program, code, _REPLACED)(*args, **kwargs)
+            if (
+                hooks._global_forward_hooks
+                or hooks._global_forward_pre_hooks
+                or hooks._global_backward_hooks
+                or hooks._global_backward_pre_hooks
+            ):
+                return self._replaced(program, code, _HOOKS)(*args, **kwargs)
+            if entry.__defaults__ is not function.__defaults__:
+                entry.__defaults__ = function.__defaults__
+            if entry.__kwdefaults__ is not function.__kwdefaults__:
+                entry.__kwdefaults__ = function.__kwdefaults__
+            return call(*args, **kwargs)
 
-    def _wrapped(self, unit: Unit, program: Any) -> Callable[..., Any]:
+        return run
+
+    def _replaced(self, program: Any, code: types.CodeType, why: str) -> Callable[..., Any]:
+        if self._decide(code.co_qualname, why) == "eager":
+            found: Callable[..., Any] = program
+            return found
+        return self._plainly_compiled(program, None)
+
+    def _plainly_compiled(
+        self, program: Callable[..., Any], code: types.CodeType | None
+    ) -> Callable[..., Any]:
+        key = None if code is None else id(code)  # code may hold what cannot be hashed
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile_plainly(program)
+        return compiled
+
+    def _wrapped(self, unit: Unit, program: Any) -> types.FunctionType:
         """torch puts a small function of its own around programs whose code it would skip."""
         if unit.original is None:
             raise CorruptedError("The image lacks the code of its entry.")
         scope = self._scope(unit.module)
         code = decode_code(unit.original)
         function = types.FunctionType(code, scope, code.co_name, None, (types.CellType(program),))
-        entry: Callable[..., Any] = self._entry(unit, function, scope)
+        entry: types.FunctionType = self._entry(unit, function, scope)
         return entry
 
     def _resume(self, unit: Unit, scope: dict[str, Any]) -> Any:
@@ -219,6 +306,8 @@ class LoadedImage:
         return entry_point(unit.entry, function, function.__closure__ or (), variants)
 
     def _add_nested(self, unit: Unit) -> None:
+        from preheat.image.nested import find_code
+
         scope = self._scope(unit.module)
         code = find_code(unit.module, unit.names, unit.source, scope)
         if code_digest(code) != unit.digest:
@@ -249,6 +338,8 @@ class LoadedImage:
         self, unit: Unit, scope: dict[str, Any]
     ) -> Callable[[types.FunctionType], Variants]:
         """Guards are made once, functions once for each closure."""
+        # Modules hold resume functions: those must not keep the image alive.
+        missed = self._missed if unit is self._image.units[0] else _weakly(self._missed)
         prepared = [(self._guards(variant, scope), variant) for variant in unit.variants]
         usable = [
             (guards, renamed(decode_code(variant.code), self._names))
@@ -267,21 +358,28 @@ class LoadedImage:
                     GuardedVariant(guards, variant_function(code, scope, function, cells))
                     for guards, code in usable
                 ],
-                lambda why: self._missed(function, why),
+                lambda why: missed(function, why),
             )
 
         return variants_of
 
     def _guards(self, variant: Variant, scope: dict[str, Any]) -> _CheckedGuards | None:
         helpers = {**guard_helpers(), "G": scope}
-        for check in _checks(variant.load_checks):
+        for check in self._checks(variant.load_checks):
             if not _holds_now(check, helpers):
                 self._skipped.append(_changed(check))
                 return None
         guards = Guards(
-            variant.guards, scope, variant.modes, self._image.guard_settings, self._only_gpu
+            variant.guards,
+            scope,
+            variant.modes,
+            self._image.guard_settings,
+            self._names,
+            self._only_gpu,
         )
-        checks = CallChecks(_checks(variant.call_checks), helpers) if variant.call_checks else None
+        checks = (
+            CallChecks(self._checks(variant.call_checks), helpers) if variant.call_checks else None
+        )
         if checks is not None:
             add_call_checks(guards.root, checks)
         if self._same_weights is not None:
@@ -289,14 +387,21 @@ class LoadedImage:
             guards.root.add_epilogue_lambda_guard(self._same_weights, *text)
         return _CheckedGuards(guards, checks)
 
+    def _checks(self, records: Sequence[image_format.Check]) -> tuple[Check, ...]:
+        return tuple(
+            Check(
+                with_names(record.expression, self._names),
+                record.subject,
+                unmarshal(record.expected),
+            )
+            for record in records
+        )
+
     def _missed(self, function: types.FunctionType, why: str) -> Callable[..., Any]:
         code = function.__code__
         if self._decide(code.co_qualname, why) == "eager":
             return function
-        compiled = self._compiled.get(id(code))
-        if compiled is None:
-            compiled = self._compiled[id(code)] = self._compile_plainly(function)
-        return compiled
+        return self._plainly_compiled(function, code)
 
 
 class _CheckedGuards:
@@ -336,12 +441,6 @@ def read_image(opener: ObjectOpener) -> Image:
 def _differs(what: str, built: str, here: str) -> Reason:
     return Reason(
         kind="environment_differs", symbol=what, detail=f"built with {built}, here {here}"
-    )
-
-
-def _checks(records: Sequence[image_format.Check]) -> tuple[Check, ...]:
-    return tuple(
-        Check(record.expression, record.subject, unmarshal(record.expected)) for record in records
     )
 
 
@@ -435,17 +534,19 @@ def _globals_of(fn: Any) -> dict[str, Any]:
     return function.__globals__
 
 
-_GLOBAL_HOOKS = (
-    "_global_forward_pre_hooks",
-    "_global_forward_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+_REPLACED = "its code was replaced after the package was loaded"
+_HOOKS = "hooks of all modules are installed in this process"
+
+
+def _forward(program: Any) -> Any:
+    """What a call of a module reaches; None for anything else."""
+    if not isinstance(program, torch.nn.Module):
+        return None
+    return getattr(program.forward, "__func__", program.forward)
 
 
 def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call: its hooks run as Python runs them, around the compiled forward."""
-    hooks: Any = sys.modules["torch.nn.modules.module"]
     own = vars(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -454,7 +555,6 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
             or own["_forward_pre_hooks"]
             or own["_backward_hooks"]
             or own["_backward_pre_hooks"]
-            or any(getattr(hooks, name) for name in _GLOBAL_HOOKS)
         ):
             return hooked(*args, **kwargs)
         return entry(module, *args, **kwargs)
@@ -465,6 +565,17 @@ def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable
         stand_in: Any = kind.__new__(type(kind.__name__, (kind,), forward))
         object.__setattr__(stand_in, "__dict__", own)
         return stand_in._call_impl(*args, **kwargs)
+
+    return call
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        bound = reference()
+        assert bound is not None, "a loaded image went away during a call"
+        return bound(*args)
 
     return call
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _eval_frame: Any = torch._C._dynamo.eval_frame
 _current = threading.local()
-_INDEXED = re.compile(r"(\w+)\[(.+)\]$")
 
 
 class _Root:
@@ -125,7 +124,7 @@ def find_code(
         for part in names[0].split("."):
             found = getattr(found, part)
         for part in source.split("."):
-            if match := _INDEXED.match(part):
+            if match := re.match(r"(\w+)\[(.+)\]$", part):
                 found = getattr(found, match[1])[ast.literal_eval(match[2])]
             else:
                 found = getattr(found, part)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.package import CompilePackage, SerializedCode
 from torch._dynamo.precompile_context import PrecompileContext
+from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 
 from preheat.errors import RefusedError
 from preheat.sources.digest import code_digest
@@ -47,6 +48,7 @@ _UNPORTABLE_GLOBALS = {
     "__warnings_warn_wrapper": "it warns between two graphs",
     "___unnamed_scope": "it inlines a function whose globals belong to no module",
 }
+# A class of tensors with ``__torch_function__``: outputs are made of it again.
 
 
 class _Package(CompilePackage):
@@ -127,8 +129,12 @@ class _Package(CompilePackage):
         return vars(sys.modules[entry.python_module])
 
     def add_inlined_source(self, sources: list[types.CodeType]) -> None:
-        # torch hashes the file's text here, which may be newer than the code that was traced.
-        self.traced.update(dict.fromkeys(sources))
+        # torch hashes the file's text here, which may be newer than the code that was traced. Parts of
+        # a function after a graph break are in no file: the function itself counts.
+        parts = TORCH_DYNAMO_RESUME_IN_PREFIX
+        self.traced.update(
+            dict.fromkeys(code for code in sources if not code.co_name.startswith(parts))
+        )
 
     def bypass_current_entry(self) -> None:
         entry = self._current_entry
@@ -247,6 +253,8 @@ class Capture:
             torch._dynamo.config.patch(
                 recompile_limit=max(_RECOMPILE_LIMIT, 2 * len(self._spec.examples)),
                 record_runtime_overhead=False,
+                # By default hooks that are added to a child later do not run.
+                skip_nnmodule_hook_guards=False,
             ),
             torch.compiler.set_stance("default"),
             self._trees.listening(),

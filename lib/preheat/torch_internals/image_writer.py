@@ -38,7 +38,7 @@ from preheat.image.values import UnportableError, encode, encode_code
 from preheat.image.weights import record_weights
 from preheat.torch_internals import wrapper_source
 from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
-from preheat.torch_internals.guard_tree import GuardTree, pruned
+from preheat.torch_internals.guard_tree import GuardTree, about_compiler, pruned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -255,12 +255,8 @@ class ImageWriter:
         return Variant(
             code=encode_code(frame.code),
             guards=pruned(frame.tree.steps),
-            call_checks=tuple(map(_check, frame.call_checks)),
-            load_checks=tuple(
-                _check(check)
-                for check in frame.load_checks
-                if not _about_compiler(check.expression)
-            ),
+            call_checks=_checks(frame.call_checks),
+            load_checks=_checks(frame.load_checks),
             modes=Modes(frame.state.grad, frame.state.inference, frame.state.autocast),
         )
 
@@ -364,11 +360,9 @@ def _guarded_names(tree: GuardTree) -> Iterator[str]:
                     yield constant
 
 
+def _checks(checks: Sequence[Check]) -> tuple[image_format.Check, ...]:
+    return tuple(_check(check) for check in checks if not about_compiler(check.expression))
+
+
 def _check(check: Check) -> image_format.Check:
     return image_format.Check(check.expression, check.subject, marshal.dumps(check.expected))
-
-
-def _about_compiler(expression: str) -> bool:
-    return (
-        "__import_torch_dot__dynamo" in expression or "__import_torch_dot__inductor" in expression
-    )

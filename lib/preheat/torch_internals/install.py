@@ -14,13 +14,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.package import SerializedCode, load_guard_manager, load_guards_state
 
 from preheat.errors import IncompatibleError
 from preheat.image.call_checks import CallChecks, add_call_checks, holds
 from preheat.image.installed import Installed, find, lock
 from preheat.image.nested import find_code
-from preheat.image.values import import_module
+from preheat.image.values import import_module, import_object
 from preheat.sources.digest import code_digest
 from preheat.torch_internals.constants import live
 from preheat.torch_internals.guard_states import loading_guards
@@ -83,7 +84,7 @@ def _code_of(
     has_own_globals = is_main or record.module == OF_NO_MODULE
     scope = main.__globals__ if has_own_globals else vars(import_module(record.module))
     for alias, name in record.imports:
-        installed.set_global(scope, alias, _imported(name))
+        provide(alias, import_object(name), scope, installed)
     if record.resume:
         code = SerializedCode.to_code_object(live(record.code, import_module))
         for name in record.names:
@@ -107,13 +108,19 @@ def _code_of(
     return code, scope
 
 
-def _imported(name: str) -> Any:
-    """A module, or what a class is in its module: ``package.module:Class``."""
-    module, _, path = name.partition(":")
-    found: Any = import_module(module)
-    for part in path.split(".") if path else ():
-        found = getattr(found, part)
-    return found
+def provide(name: str, value: object, scope: dict[str, Any], installed: Installed) -> None:
+    """Set a global that compiled bytecode looks up. Its name has a number of the build process in it.
+
+    Raises ``IncompatibleError`` where another package uses the name for something else.
+    """
+    if scope.get(name, value) is not value:
+        reason = Reason(
+            kind="name_taken",
+            symbol=f"{scope.get('__name__')}.{name}",
+            detail="another package in this process gave it another meaning",
+        )
+        raise IncompatibleError(reasons=[reason])
+    installed.set_global(scope, name, value)
 
 
 def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> Any:
@@ -124,6 +131,8 @@ def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> 
     def make(closure: tuple[types.CellType, ...]) -> types.FunctionType:
         return types.FunctionType(code, scope, name, None, closure)
 
+    # Its frame holds cells with tensors, and would be taken for one of the program's own.
+    skip_code(make.__code__)
     return make
 
 
@@ -150,7 +159,9 @@ def _restore(
             if not installed.has_global(scope, name):
                 restored = _restore_backend(payload, payload.backends[name])
                 installed.set_global(scope, name, restored)
-        manager = load_guard_manager(state, code, scope)
+        # torch leaves out guards on hooks by default.
+        with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+            manager = load_guard_manager(state, code, scope)
         if variant.call_checks:
             checks = CallChecks(variant.call_checks, {**guard_helpers(), "G": scope})
             _call_checks[manager] = checks
