@@ -24,7 +24,7 @@ STAGE_SECONDS = 300
 FORMS = ("lean", "dynamo")
 
 _COMPILER = ("support.compiler_libraries",)
-_WORKER = ("torch", "preheat.worker", "preheat.exercise")
+_WORKER = ("torch", "preheat.worker", "preheat.exercise", "preheat.verify")
 _MODELS = "support.model_libraries"
 
 
@@ -80,8 +80,7 @@ class Result:
 class Runner:
     """Runs cases; enter it first.
 
-    ``models``: whether there are cases that need those libraries. ``bare_workers``: whether workers
-    begin without the compiler, as real ones do; importing it takes each of them seconds.
+    ``models``: whether there are cases that need those libraries.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class Runner:
         *,
         project: Path = PROJECT,
         models: bool = False,
-        bare_workers: bool = True,
     ) -> None:
         self._directory = directory
         self._project = project
@@ -103,13 +101,13 @@ class Runner:
         }
         libraries = (_MODELS,) if models else ()
         self._compiler = Zygote((*libraries, *_COMPILER), environment)
-        self._worker = Zygote(_WORKER, environment) if bare_workers else self._compiler
+        self._worker = Zygote(_WORKER, environment)
         self._models = Zygote((*libraries, *_WORKER), environment) if models else None
         self._stack = contextlib.ExitStack()
         self._environment = ""
 
     def __enter__(self) -> Self:
-        for zygote in dict.fromkeys((self._compiler, self._worker, self._models)):
+        for zygote in (self._compiler, self._worker, self._models):
             if zygote is not None:
                 self._stack.enter_context(zygote)
         log = self._directory / "environment.log"
@@ -133,9 +131,9 @@ class Runner:
         for target, directory in work.items():
             directory.mkdir(parents=True)
             job = self._job(case, target, directory)
-            built = self._call("build", job, directory)
+            built = self._built(job, directory)
             seconds += built.get("seconds", 0.0)
-            failed = built["failed"] or self._proof(job, directory)["failed"]
+            failed = built["failed"] or self._proof(case, job, directory)["failed"]
             if failed:
                 return Result(case, "refused", failed, build_seconds=seconds)
         answer = self._work(case, work)
@@ -152,28 +150,35 @@ class Runner:
         )
         return msgspec.to_builtins(job)
 
-    def _call(self, stage: str, argument: Any, directory: Path) -> Any:
-        # Nothing is found in a cache by proofs and workers, as on another machine.
-        fresh = {"TORCHINDUCTOR_CACHE_DIR": str(directory / "no-cache")}
+    def _built(self, job: dict[str, Any], directory: Path) -> Any:
         return self._compiler.call(
-            f"support.capture_stages:{stage}",
-            argument,
-            log=directory / f"{stage}.log",
+            "support.capture_stages:build",
+            job,
+            log=directory / "build.log",
             seconds=STAGE_SECONDS,
-            environment={} if stage == "build" else fresh,
         )
 
-    def _proof(self, job: dict[str, Any], directory: Path) -> Any:
+    def _proof(self, case: Case, job: dict[str, Any], directory: Path) -> Any:
+        """Without the compiler at first, as a proof process has it, or the lean form might lean on it."""
         try:
-            return self._call("prove", {"job": job, "store": str(self._store)}, directory)
+            return self._bare(case).call(
+                "support.capture_stages:prove",
+                {"job": job, "store": str(self._store)},
+                log=directory / "prove.log",
+                seconds=STAGE_SECONDS,
+                environment=_no_cache(directory),
+            )
         except ChildFailed as error:
             return {"failed": f"proof_crashed: {error}"}
 
-    def _work(self, case: Case, work: dict[str, Path]) -> Any:
+    def _bare(self, case: Case) -> Zygote:
         zygote = self._models if case.of_models else self._worker
         assert zygote is not None
+        return zygote
+
+    def _work(self, case: Case, work: dict[str, Path]) -> Any:
         directory = self._directory / case.name
-        return zygote.call(
+        return self._bare(case).call(
             "support.capture_stages:work",
             {
                 "case": case.name,
@@ -185,8 +190,13 @@ class Runner:
             },
             log=directory / "work.log",
             seconds=STAGE_SECONDS,
-            environment={"TORCHINDUCTOR_CACHE_DIR": str(directory / "no-cache")},
+            environment=_no_cache(directory),
         )
+
+
+def _no_cache(directory: Path) -> dict[str, str]:
+    """Proofs and workers find nothing in the compiler's cache, as on another machine."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(directory / "no-cache")}
 
 
 def _judged(case: Case, answer: dict[str, Any], seconds: float) -> Result:
@@ -208,7 +218,7 @@ def _judged(case: Case, answer: dict[str, Any], seconds: float) -> Result:
     if answer["different"]:
         return dataclasses.replace(result, word="WRONG", reason=answer["different"])
     if compiled or answer["misses"]:
-        reason = f"{answer['misses']} calls not covered"
+        reason = "; ".join(answer["said"]) or f"{answer['misses']} calls not covered"
         return dataclasses.replace(result, word="compiled", reason=reason)
     return result
 
@@ -221,12 +231,11 @@ def run_cases(
     heard: Callable[[Result], None] = lambda _: None,
     keep: Path | None = None,
     project: Path = PROJECT,
-    bare_workers: bool = True,
 ) -> list[Result]:
     """Run cases, ``jobs`` at a time, and say each result to ``heard`` when it is there.
 
     ``caches``: the compiler's; by default empty ones. ``keep``: a directory for logs and packages,
-    which is otherwise a temporary one. ``project`` and ``bare_workers``: see ``Runner``.
+    which is otherwise a temporary one. ``project``: where the package ``cases`` is.
     """
 
     def run(runner: Runner, case: Case) -> Result:
@@ -243,7 +252,6 @@ def run_cases(
             caches or directory / "caches",
             project=project,
             models=models,
-            bare_workers=bare_workers,
         )
         pool = stack.enter_context(ThreadPoolExecutor(jobs))
         stack.enter_context(runner)

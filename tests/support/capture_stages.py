@@ -14,6 +14,7 @@ import msgspec
 
 from preheat.errors import PreheatError
 from preheat.job import BuiltEvent, FailedEvent, Job, ProvenEvent
+from preheat.policy import PreheatWarning
 from preheat.process import Events, failure
 from preheat.store import DiskStore
 from preheat.store.transfer import copy_package
@@ -102,15 +103,15 @@ def work(request: dict[str, Any]) -> dict[str, Any]:
     use = getattr(module, f"use_{request['case']}", None)
     case = _Case(request, {name: getattr(module, name) for name in request["targets"]}, make_spec)
     before = frozenset(sys.modules)
-    with warnings.catch_warnings():
-        # A miss is counted; the warning about it would only be noise in the log.
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", PreheatWarning)
         actual = case.used(use, case.load) if use else case.called(case.load)
     added = sorted(name for name in set(sys.modules) - before if name.startswith(COMPILER))
     graphs = graphs_compiled()
     return {
         **case.summary(),
         "graphs": graphs,
+        "said": [str(one.message) for one in said if one.category is PreheatWarning],
         "added": added,
         "different": case.difference(use, actual),
     }

@@ -18,7 +18,6 @@ LATE = (
     "preheat.build",
     "preheat.recording",
     "preheat.torch_internals.capture",
-    "preheat.verify",
     "setuptools",
     "sympy.tensor.tensor",
     "torch._dynamo.backends.inductor",
