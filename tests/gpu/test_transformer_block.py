@@ -107,12 +107,12 @@ def test_a_block_is_warmed_proven_and_loaded(project: Project, tmp_path: Path) -
     assert warmed.code == 0
     for target in warmed.json()["targets"]:
         assert target["proof"]["frames_compiled"] == 0
-        assert target["form"] == "dynamo"
+        assert target["form"] == "lean"
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
     worker = project.python(WORKER, env=empty)
     assert worker.code == 0, worker.err
     report = worker.json()
     print(report)  # noqa: T201
-    assert report["form"] == "dynamo"
+    assert report["form"] == "lean"
     assert report["misses"] == report["frames_compiled"] == 0
     assert report["error"] < 2e-2

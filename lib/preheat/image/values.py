@@ -140,9 +140,10 @@ def reference(value: Any) -> Reference:
         if _follow(kind.__module__, kind.__qualname__) is not kind:
             raise UnportableError(f"a member of the local enum {kind.__qualname__}")
         # A combination of flags is no member.
-        if not isinstance(value.name, str) or getattr(kind, value.name, None) is not value:
+        member: Any = value
+        if not isinstance(member.name, str) or getattr(kind, member.name, None) is not value:
             raise UnportableError(f"{value!r}, which has no name of its own")
-        return Reference("enum", (kind.__module__, kind.__qualname__, value.name))
+        return Reference("enum", (kind.__module__, kind.__qualname__, member.name))
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return Reference("torch", (str(value).removeprefix("torch."),))
     if isinstance(value, torch.device):
