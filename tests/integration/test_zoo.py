@@ -106,7 +106,10 @@ def test_every_form_has_a_proof(zoo: Project) -> None:
             one for one in FORMS if one[0] == target
         }
         assert all(one.frames_compiled == 0 for one in proof.forms)
-        assert all(one.modules == 0 for one in proof.forms if one.form == "lean")
+        # The program with breaks asks for the compiler itself: it says where to break.
+        assert all(
+            one.modules == 0 or target == "broken" for one in proof.forms if one.form == "lean"
+        )
         assert proof.examples >= 1
 
 
