@@ -11,6 +11,7 @@ from preheatd.builds import kind_of
 if TYPE_CHECKING:
     from preheat.errors import PreheatError
     from preheat.manifest import Manifest
+    from preheat.sources.explain import SymbolReport
     from preheatd.owned import Owner
     from preheatd.plan import Decision, Plan
     from preheatd.state import Failure
@@ -64,7 +65,7 @@ def status_answer(
 
 
 def target_answer(target: TargetStatus) -> Json:
-    """One target of ``status``, and all of ``explain``."""
+    """One target of ``status``, and the greater part of ``explain``."""
     manifest = target.manifest
     return {
         **decision_answer(target.decision),
@@ -74,6 +75,16 @@ def target_answer(target: TargetStatus) -> Json:
         "built_at": manifest.build.started_at if manifest else None,
         "sources": len(manifest.sources.modules) if manifest else None,
         "failure": failure_answer(target.failure, target.log),
+    }
+
+
+def explain_answer(target: TargetStatus, symbols: tuple[SymbolReport, ...]) -> Json:
+    """``preheat explain --json``."""
+    manifest = target.manifest
+    return {
+        **target_answer(target),
+        "settings": msgspec.to_builtins(manifest.settings) if manifest else None,
+        "symbols": msgspec.to_builtins(symbols),
     }
 
 

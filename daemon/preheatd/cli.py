@@ -168,5 +168,58 @@ def demo(options: commands.Options) -> int:
     return int(module.run(as_json=options.as_json) or 0)
 
 
+@preheat.group()
+def bench() -> None:
+    """Measure on this machine."""
+
+
+@bench.command("load")
+@click.option(
+    "--program",
+    "programs",
+    type=click.Choice(["mlp", "transformer", "llama"]),
+    multiple=True,
+    default=["mlp"],
+    help="What to measure; may be given several times. Default: mlp.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Default: cpu.")
+@click.option(
+    "--layers",
+    metavar="N[,N...]",
+    default="",
+    help="Layers: every way at the first number, the lean form alone at the others.",
+)
+@click.option("--ways", metavar="WAY[,WAY...]", default="", help="Only these ways.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, help="Default: 3.")
+@click.option("--threads", type=click.IntRange(min=1), help="OMP_NUM_THREADS of all processes.")
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the tables into a page as well.",
+)
+@_options
+def bench_load(
+    options: commands.Options,
+    programs: tuple[str, ...],
+    layers: str,
+    ways: str,
+    **rest: Any,
+) -> int:
+    """Measure how a fresh process gets to its first result, with and without preheat."""
+    module = importlib.import_module("preheatd.bench.command")  # only here: nothing else needs it
+    try:
+        wanted = module.Wanted(
+            programs=tuple(dict.fromkeys(programs)),
+            layers=module.split_layers(layers) if layers else (),
+            ways=module.split_ways(ways or ",".join(module.WAYS)),
+            as_json=options.as_json,
+            **rest,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return int(module.run(wanted))
+
+
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from preheat.errors import UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, events, report, warming
+from preheatd import answers, events, explaining, report, warming
 from preheatd import status as statuses
 from preheatd.config import load_config
 from preheatd.project import open_project
@@ -123,10 +123,10 @@ async def explain(options: Options, target: str, if_edited: Path | None = None) 
         return await _if_edited(options, project, looked, if_edited)
     symbols = await statuses.symbols(project, looked)
     if options.as_json:
-        _print_json({**answers.target_answer(looked), "symbols": msgspec.to_builtins(symbols)})
+        _print_json(answers.explain_answer(looked, symbols))
     else:
-        report.print_explanation(_output(), looked)
-        report.print_symbols(_output(), symbols)
+        explaining.print_explanation(_output(), looked)
+        explaining.print_symbols(_output(), symbols)
     return _exit_code((looked.decision,))
 
 
@@ -137,7 +137,7 @@ async def _if_edited(
     if options.as_json:
         _print_json({"target": looked.decision.target, **msgspec.to_builtins(touch)})
     else:
-        report.print_touch(_output(), looked.decision.target, touch)
+        explaining.print_touch(_output(), looked.decision.target, touch)
     return 0
 
 

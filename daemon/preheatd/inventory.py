@@ -6,13 +6,20 @@ Thin on purpose: what follows from the facts is decided in ``plan.py``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preheat.errors import CorruptedError, PreheatError, UntrustedStoreError
+from preheat.errors import (
+    CorruptedError,
+    OtherFormatError,
+    PreheatError,
+    StoreError,
+    UntrustedStoreError,
+)
 from preheat.sources.check import check
 from preheat.sources.explain import Explanation, Touch, explain, if_edited
 from preheat.sources.files import FileDigests
@@ -30,7 +37,7 @@ from preheatd.surroundings import installed_directories, search_path, target_env
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from preheat.manifest import Environment, Manifest
+    from preheat.manifest import Environment, Manifest, ModuleSource
     from preheat.store import DiskStore
     from preheatd.config import Config, Target
     from preheatd.state import State
@@ -111,7 +118,19 @@ class Inventory:
             project=config.project,
             digests=self._digests,
             environ=variables,
+            old_text=self._old_text,
         )
+
+    def _old_text(self, module: ModuleSource) -> bytes | None:
+        """What the build executed; None where that was not kept, or is not there whole any more."""
+        text = module.text()
+        if text is None:
+            return None
+        try:
+            with contextlib.closing(self._store.open_object(text)) as opened:
+                return opened.read()
+        except StoreError:
+            return None
 
     def if_edited(self, config: Config, manifest: Manifest, file: Path) -> Touch:
         """What an edit of a file could touch."""
@@ -191,13 +210,18 @@ class Inventory:
         except UntrustedStoreError as error:
             return dataclasses.replace(facts, untrusted=str(error))
         except CorruptedError as error:
-            damage = (Reason(kind="package_corrupted", detail=error.message),)
+            other = isinstance(error, OtherFormatError)
+            kind = "other_format" if other else "package_corrupted"
+            damage = (Reason(kind=kind, detail=error.message),)
             return dataclasses.replace(facts, damage=damage)
 
     def _damage(self, manifest: Manifest) -> list[Reason]:
-        """What a look at names and sizes tells; the bytes are verified by whoever loads them."""
+        """What a look at names and sizes tells; the bytes are verified by whoever loads them.
+
+        A missing source text is no damage: it keeps nothing from running.
+        """
         reasons = []
-        for ref in manifest.objects():
+        for ref in manifest.code_objects():
             problem = _object_problem(self._store.layout.object(ref.sha256), ref.size)
             if problem:
                 detail = f"object {ref.name} {problem}"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from preheat.sources.explain import SymbolReport, Touch
     from preheat.verdict import Reason
     from preheatd.owned import Owner
     from preheatd.plan import Decision, Plan
@@ -45,7 +44,7 @@ def print_plan(console: Console, plan: Plan) -> None:
     """One line a target: verdict, action, why."""
     table = _table("target", "verdict", "action", "why")
     for one in plan.decisions:
-        table.add_row(one.target, _verdict(one.verdict), str(one.action), _why(one.reasons))
+        table.add_row(one.target, verdict_text(one.verdict), str(one.action), _why(one.reasons))
     console.print(table)
 
 
@@ -57,7 +56,7 @@ def print_warmed(console: Console, warmed: Iterable[Warmed]) -> None:
         proof = one.manifest.proof if one.manifest else None
         table.add_row(
             one.decision.target,
-            _verdict(one.decision.verdict),
+            verdict_text(one.decision.verdict),
             one.result,
             f"{one.seconds:.1f}" if one.seconds else "",
             form_of(one.manifest) or "",
@@ -82,7 +81,7 @@ def print_status(
     for one in targets:
         built = one.manifest.build.started_at if one.manifest else ""
         why = _why(one.decision.reasons)
-        verdict = _verdict(one.decision.verdict)
+        verdict = verdict_text(one.decision.verdict)
         table.add_row(one.decision.target, verdict, form_of(one.manifest) or "", built, why)
     console.print(table)
     for one in targets:
@@ -90,30 +89,25 @@ def print_status(
             print_failure(console, one.decision.target, one.failure, one.log)
 
 
-def print_explanation(console: Console, target: TargetStatus) -> None:
-    """Everything about one target."""
-    decision = target.decision
-    console.print(Text.assemble((f"{decision.target}: ", "bold"), _verdict(decision.verdict)))
-    console.print(f"  factory      {escape(target.factory)}", highlight=False)
-    console.print(f"  environment  {decision.environment or 'unknown'}", highlight=False)
-    console.print(f"  action       {decision.action}", highlight=False)
-    for reason in decision.reasons:
-        console.print(f"  because      {escape(str(reason))}", highlight=False)
-    manifest = target.manifest
-    if manifest is not None:
-        modules = len(manifest.sources.modules)
-        data = sum(one.sha256 is not None for one in manifest.sources.data_files)
-        console.print(f"  built        {manifest.build.started_at}", highlight=False)
-        console.print(f"  depends on   {modules} modules, {data} data files", highlight=False)
-    if target.failure is not None:
-        print_failure(console, decision.target, target.failure, target.log)
+def print_reasons(console: Console, reasons: Iterable[Reason], label: str = "") -> None:
+    """One line a reason; differences that have two values stand side by side below."""
+    reasons = tuple(reasons)
+    differences = [one for one in reasons if one.built is not None or one.here is not None]
+    for reason in reasons:
+        if reason not in differences:
+            console.print(f"  {label}{escape(str(reason))}", highlight=False)
+    if differences:
+        table = _table("  difference", "built", "here")
+        for one in differences:
+            words = f"  {one.kind.replace('_', ' ')}: {one.symbol or one.file}"
+            table.add_row(Text(words), Text(one.built or ""), Text(one.here or ""))
+        console.print(table)
 
 
 def print_failure(console: Console, name: str, failure: Failure, log: str = "") -> None:
     """What went wrong, why, and what to do."""
     console.print(Text.assemble((f"{name}: ", "bold"), (failure.message, "red")))
-    for reason in failure.reasons:
-        console.print(f"  {escape(str(reason))}", highlight=False)
+    print_reasons(console, failure.reasons)
     if failure.remedy:
         console.print(f"  {escape(failure.remedy)}", highlight=False)
     for line in log.splitlines():
@@ -187,9 +181,9 @@ class LiveReport:
         for one in self._decisions:
             verdict = Verdict.BUILDING if one.target in self._builds else one.verdict
             activity = self._activity(one.target)
-            table.add_row(one.target, _verdict(verdict), activity, _why(one.reasons))
+            table.add_row(one.target, verdict_text(verdict), activity, _why(one.reasons))
         for name in self._builds.keys() - shown:
-            table.add_row(name, _verdict(Verdict.BUILDING), self._activity(name), Text(""))
+            table.add_row(name, verdict_text(Verdict.BUILDING), self._activity(name), Text(""))
         return table
 
     def _activity(self, name: str) -> RenderableType:
@@ -206,7 +200,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _verdict(verdict: Verdict) -> Text:
+def verdict_text(verdict: Verdict) -> Text:
+    """A verdict in its colour."""
     return Text(str(verdict), style=STYLES[verdict])
 
 
@@ -214,43 +209,3 @@ def _why(reasons: tuple[Reason, ...]) -> Text:
     shown = "; ".join(str(reason) for reason in reasons[:_REASONS_SHOWN])
     more = len(reasons) - _REASONS_SHOWN
     return Text(f"{shown}; and {more} more" if more > 0 else shown)
-
-
-def print_symbols(console: Console, symbols: Iterable[SymbolReport]) -> None:
-    """What became of each piece of the files that changed."""
-    for one in symbols:
-        lines = " -> ".join(_lines(span) for span in (one.before, one.now) if span)
-        words = one.kind.replace("_", " ")
-        effect = "makes it stale" if one.stale else "changes nothing"
-        where = f"{one.file} {one.symbol}".rstrip()
-        console.print(
-            f"  {words}: {where}{f' (lines {lines})' if lines else ''}, {effect}", markup=False
-        )
-        for line in one.diff:
-            console.print(f"    {line}", markup=False)
-
-
-def _lines(span: tuple[int, int]) -> str:
-    first, last = span
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def print_touch(console: Console, target: str, touch: Touch) -> None:
-    """What an edit of a file could touch."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False)
-
-    if touch.data:
-        say(f"{target}: any change of {touch.file} makes it stale: it {touch.detail}.")
-    elif touch.whole:
-        detail = f" ({touch.detail})" if touch.detail else ""
-        say(f"{target}: any edit of {touch.file} but of comments and formatting counts{detail}.")
-    elif not touch.module:
-        say(f"{target}: {touch.file} does not count.")
-    else:
-        say(f"{target}: an edit of one of these in {touch.file} makes it stale:")
-        for unit in touch.counts:
-            say(f"  {unit.symbol} (lines {_lines((unit.first, unit.last))})")
-        if touch.free:
-            say(f"These may be edited freely: {', '.join(touch.free)}.")

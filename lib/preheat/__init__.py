@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import preheat.started  # noqa: F401 - as early as can be: it notes what is loaded already
 from preheat.errors import PreheatError
 from preheat.policy import PreheatWarning
-from preheat.spec import Example, Spec, target
 from preheat.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
     from preheat.loaded import LoadReport
+    from preheat.spec import Example, Spec, target
     from preheat.store import DiskStore, MemoryStore, Store
     from preheat.worker import load
 
@@ -35,10 +36,13 @@ __all__ = [
 
 _LATER = {
     "DiskStore": "preheat.store",
+    "Example": "preheat.spec",
     "LoadReport": "preheat.loaded",
     "MemoryStore": "preheat.store",
+    "Spec": "preheat.spec",
     "Store": "preheat.store",
     "load": "preheat.worker",
+    "target": "preheat.spec",
 }
 
 

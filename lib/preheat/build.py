@@ -11,11 +11,11 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from preheat.errors import BuildError, EnvironmentDiffersError, TargetError
+from preheat.errors import BuildError, EnvironmentDiffersError, RefusedError, TargetError
 from preheat.exercise import Outcome, exercise, find_factory, make_spec
 from preheat.job import BuiltEvent, Job
 from preheat.manifest import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from preheat.recording.calls import CallWatch
     from preheat.spec import Spec
     from preheat.store import DiskStore
+    from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.image_writer import WrittenImage
 
 OUTCOMES_NAME = "outcomes.pt"
@@ -143,18 +144,18 @@ class _Built:
     def __init__(
         self,
         spec: Spec,
-        payload: bytes,
-        kernels: dict[str, str],
-        traced: list[Any],
-        graphs: int,
+        payload: bytes | None,
+        capture: Capture,
         image: WrittenImage,
+        without: dict[str, str],
     ) -> None:
         self.spec = spec
         self.payload = payload
-        self.kernels = kernels
+        self.kernels = capture.kernels()
         self.image = image
-        self.traced = traced
-        self.graphs = graphs
+        self.without = without
+        self.traced = capture.traced()
+        self.graphs = capture.graphs()
         self.loaded: frozenset[str] = frozenset()
         self.calls: tuple[CallWatch, ...] = ()
 
@@ -169,12 +170,14 @@ class _Built:
     ) -> Manifest:
         """Store the objects in the staging store and describe them."""
         from preheat.live import record_live
+        from preheat.recording.texts import keep_texts
         from preheat.store import DiskStore
 
         store = DiskStore(Path(job.staging), create=True)
         forms = tuple(self._forms(store))
-        without = {"lean": "; ".join(self.image.refusals)} if self.image.refusals else {}
-        sources = self._sources(job, recorder)
+        sources = keep_texts(
+            self._sources(job, recorder), recorder.executed_texts(), store.put_object
+        )
         files = {str(path): module for path, module in recorder.executed_files().items()}
         clock.stop()
         return Manifest(
@@ -186,7 +189,7 @@ class _Built:
             sources=sources,
             live=record_live(self.traced, files),
             forms=forms,
-            without=without,
+            without=self.without,
             build=BuildRecord(
                 preheat=VERSION,
                 started_at=began.isoformat(timespec="seconds"),
@@ -207,12 +210,13 @@ class _Built:
             )
             for digest, path in sorted(self.kernels.items())
         }
-        payload = _stored(store, dynamo_form.PAYLOAD_NAME, self.payload)
-        yield Form(
-            kind=dynamo_form.KIND,
-            format=dynamo_form.FORMAT,
-            objects=(payload, *kernels.values()),
-        )
+        if self.payload is not None:
+            payload = _stored(store, dynamo_form.PAYLOAD_NAME, self.payload)
+            yield Form(
+                kind=dynamo_form.KIND,
+                format=dynamo_form.FORMAT,
+                objects=(payload, *kernels.values()),
+            )
         if not self.image.refusals:
             parts = [_stored(store, name, data) for name, data in self.image.objects.items()]
             used = [kernels[name] for name in self.image.kernels]
@@ -253,6 +257,18 @@ class _Built:
         DiskStore(Path(job.staging), create=True).publish(manifest)
 
 
+def _dynamo_form(capture: Capture) -> tuple[bytes | None, dict[str, str]]:
+    """The dynamo form's bytes, or why there is none."""
+    from preheat.torch_internals.payload import dump
+
+    try:
+        return dump(capture.payload()), {}
+    except RefusedError as error:
+        if not capture.graphs():
+            raise
+        return None, {"dynamo": error.message}
+
+
 def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
     sha256, size = store.put_object(content)
     return ObjectRef(name=name, sha256=sha256, size=size)
@@ -261,7 +277,6 @@ def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
 def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built:
     from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.identifiers import first_identifier
-    from preheat.torch_internals.payload import dump
 
     clock.phase("trace")
     capture = Capture(spec, first_identifier(job.target, job.environment))
@@ -272,8 +287,6 @@ def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built
             try:
                 outcome = exercise(spec, capture.compiled, example)
             except Exception as error:
-                if (refusal := capture.refusal(error)) is not None:
-                    raise refusal from error
                 raise BuildError(
                     f"Target {job.target!r}: example {index} fails when compiled, and runs without: "
                     f"{type(error).__name__}: {error}."[:4000]
@@ -281,11 +294,15 @@ def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built
             if randoms[index]:
                 outcomes[index] = outcome
         clock.phase("kernels")
-        payload, kernels, traced = capture.finish()
+        payload, without = _dynamo_form(capture)
         image = capture.image()
+        if image.refusals:
+            without["lean"] = "; ".join(image.refusals)
+        if payload is None and image.refusals:
+            raise RefusedError(f"{without['dynamo']} Nor is there a lean form: {without['lean']}.")
     if outcomes:
         _save_outcomes(job, outcomes)
-    return _Built(spec, dump(payload), kernels, traced, capture.graphs(), image)
+    return _Built(spec, payload, capture, image, without)
 
 
 def _save_outcomes(job: Job, outcomes: dict[int, Outcome]) -> None:

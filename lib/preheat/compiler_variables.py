@@ -7,6 +7,7 @@ counted until it is listed as harmless: at worst a package is built once more.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,7 @@ _GPU_NAMES = frozenset(
 )
 
 # Places, caches, compile workers, time limits, logs, dumps, profilers: none changes generated code.
-_HARMLESS = re.compile(
-    r"""
+_HARMLESS = r"""
     .*_(DIR|HOME|URL|HOST|PORT|LOGGING_FILE|LOGPATH|SVG)$
     | .*(REDIS|REMOTE_CACHE|TIMEOUT|METRIC_TABLES|STROBELIGHT|CPROFILE|DYNAMO_PROFILER).*
     | .*(TOKEN|SECRET|PASSWORD|CREDENTIAL).*
@@ -90,9 +90,15 @@ _HARMLESS = re.compile(
     | INDUCTOR_(POST_FUSION|ORIG_FX|DOT_GRAPH|LOG_|TEST_|WRITE_)\w*
     | AOTINDUCTOR_REPRO_LEVEL | AOT_PARTITIONER_DEBUG | PARTITIONER_MEMORY_BUDGET_PARETO\w*
     | TRITON_(CACHE\w*|DUMP\w*|KERNEL_DUMP|PRINT_AUTOTUNING|REPRODUCER_PATH|REMOTE_CACHE\w*|STORE_\w+)
-    """,
-    re.VERBOSE,
-)
+    """
+
+
+@functools.cache
+def _harmless() -> re.Pattern[str]:
+    # Compiled when a variable asks for it: most processes have none.
+    return re.compile(_HARMLESS, re.VERBOSE)
+
+
 # Directories whose content does decide what is generated.
 _EXCEPTIONS = frozenset(
     {"TORCHINDUCTOR_CUTLASS_DIR", "TORCHINDUCTOR_CK_DIR", "TRITON_OVERRIDE_DIR"}
@@ -103,11 +109,11 @@ def changes_code(name: str, device: str) -> bool:
     """Whether a variable of this name may change what the compiler makes for ``cpu`` or ``cuda``."""
     if name in _EXCEPTIONS:
         return not name.startswith("TRITON_") or device == "cuda"
-    if _HARMLESS.fullmatch(name):
-        return False
-    if name in _NAMES or name.startswith(_PREFIXES):
+    if name in _NAMES:
         return True
-    return device == "cuda" and (name in _GPU_NAMES or name.startswith(_GPU_PREFIXES))
+    counts = name.startswith(_PREFIXES)
+    counts = counts or (device == "cuda" and (name in _GPU_NAMES or name.startswith(_GPU_PREFIXES)))
+    return counts and not _harmless().fullmatch(name)
 
 
 def compiler_variables(environ: Mapping[str, str], device: str) -> dict[str, str]:

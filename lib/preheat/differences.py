@@ -30,8 +30,9 @@ def differences(kind: str, wanted: msgspec.Struct, here: msgspec.Struct) -> tupl
 
 def difference(kind: str, symbol: str, wanted: object, here: object) -> Reason:
     """The reason for one value."""
-    detail = f"built with {_words(wanted)}, here {_words(here)}"
-    return Reason(kind=kind, symbol=symbol, detail=detail)
+    built, now = _words(wanted), _words(here)
+    detail = f"built with {built}, here {now}"
+    return Reason(kind=kind, symbol=symbol, detail=detail, built=built, here=now)
 
 
 def _entries(

@@ -9,11 +9,11 @@ directory is not to be trusted.
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.metadata
 import os
 import platform
 import sys
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ def capture(device: str) -> Environment:
     cuda = device == "cuda"
     return Environment(
         python=_python(),
-        abi=str(sysconfig.get_config_var("SOABI") or ""),
+        abi=_abi(),
         platform=_platform(),
         torch=str(torch.__version__),
         torch_git=str(torch.version.git_version or ""),
@@ -91,6 +91,12 @@ def _python() -> str:
     return f"{platform.python_implementation()} {platform.python_version()}{optimised}"
 
 
+def _abi() -> str:
+    """As in the names of extension modules; the configuration of the whole build says the same."""
+    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    return suffix.removesuffix(".so").removeprefix(".")
+
+
 def _platform() -> str:
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -103,14 +109,15 @@ def _platform() -> str:
 def _cpu_flags() -> str:
     """A short digest of the instruction sets: CPU kernels are compiled for this very processor."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        # The first processor's lines are enough; a large machine has hundreds of processors.
+        with Path("/proc/cpuinfo").open(errors="replace") as lines:
+            for line in lines:
+                name, _, flags = line.partition(":")
+                if name.strip() in _CPU_FLAG_LINES:
+                    words = " ".join(sorted(flags.split()))
+                    return hashlib.sha256(words.encode()).hexdigest()[:12]
     except OSError:
-        return ""
-    for line in lines:
-        name, _, flags = line.partition(":")
-        if name.strip() in _CPU_FLAG_LINES:
-            words = " ".join(sorted(flags.split()))
-            return hashlib.sha256(words.encode()).hexdigest()[:12]
+        pass
     return ""
 
 

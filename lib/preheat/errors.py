@@ -130,6 +130,14 @@ class CorruptedError(StoreError):
     default_remedy = "The package will be built again by `preheat warm` or the daemon."
 
 
+class OtherFormatError(CorruptedError):
+    """A file of the store was written by another version of preheat.
+
+    Raised when a ref or manifest has another format number. The package is missing for this version,
+    which builds it again.
+    """
+
+
 class UntrustedStoreError(StoreError):
     """The store could have been changed by somebody else.
 

@@ -241,9 +241,21 @@ def compare_shapes(expected: Outcome, actual: Outcome, what: str) -> None:
 
 
 def _same_kind(wanted: torch.Tensor, got: torch.Tensor, where: str) -> None:
+    classes = _class_name(wanted), _class_name(got)
+    if classes[0] != classes[1]:
+        # torch.compile itself loses the class of some tensors with __torch_function__.
+        raise ProofError(f"{where} is a {classes[1]}, and a {classes[0]} in eager.")
     kinds = (wanted.dtype, wanted.shape, wanted.device), (got.dtype, got.shape, got.device)
     if kinds[0] != kinds[1]:
         raise ProofError(f"{where} is {kinds[1]}, and {kinds[0]} in eager.")
+
+
+def _class_name(tensor: torch.Tensor) -> str:
+    """By name: a parameter is a tensor, and after ``detach`` nothing else."""
+    import torch
+
+    plain = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer))
+    return "torch.Tensor" if plain else f"{type(tensor).__module__}.{type(tensor).__qualname__}"
 
 
 def _difference(

@@ -5,19 +5,18 @@ same value has the same bytes. Decoding is strict: unknown fields, wrong types a
 are refused with ``CorruptedError``.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
 import msgspec
 
-from preheat.errors import CorruptedError
+from preheat.errors import CorruptedError, OtherFormatError
 from preheat.sources.units import Closure
 
-# Raised with every change of a record's shape or of a digest's rule: what older versions wrote is then
+# Raised with every change of a record's shape or of a digest's rule: what other versions wrote is then
 # built again.
 FORMAT = 2
+REF_FORMAT = 1
 MAX_MANIFEST_BYTES = 32 * 1024 * 1024
 MAX_REF_BYTES = 64 * 1024
 
@@ -40,7 +39,8 @@ class ModuleSource(_Record, frozen=True, kw_only=True):
     """One user module that the build process executed.
 
     ``path`` is relative to ``Sources.roots[root]``. ``file_sha256`` is of the bytes that were
-    executed; ``digest`` is the normalised digest of the same bytes (see ``preheat.sources``).
+    executed; ``digest`` is the normalised digest of the same bytes (see ``preheat.sources``). ``kept``:
+    the size of the object that holds those bytes under ``file_sha256``, None where none was kept.
     """
 
     module: str
@@ -48,6 +48,13 @@ class ModuleSource(_Record, frozen=True, kw_only=True):
     path: str
     file_sha256: Digest
     digest: Digest
+    kept: int | None = None
+
+    def text(self) -> ObjectRef | None:
+        """The object with the executed text, for whoever explains an edit. A worker never opens it."""
+        if self.kept is None:
+            return None
+        return ObjectRef(name=f"source/{self.path}", sha256=self.file_sha256, size=self.kept)
 
 
 class DataFile(_Record, frozen=True, kw_only=True):
@@ -248,7 +255,16 @@ class Manifest(_Record, frozen=True, kw_only=True):
         return proof is not None and all(proof.of(form.kind) for form in self.forms)
 
     def objects(self) -> tuple[ObjectRef, ...]:
-        """All objects of all forms, each once."""
+        """All objects, each once: those that a worker loads, then the texts of the sources."""
+        seen = {ref.sha256: ref for ref in self.code_objects()}
+        for module in self.sources.modules:
+            text = module.text()
+            if text is not None:
+                seen.setdefault(text.sha256, text)
+        return tuple(seen.values())
+
+    def code_objects(self) -> tuple[ObjectRef, ...]:
+        """The objects of all forms, each once: all that a worker ever opens."""
         seen = {ref.sha256: ref for form in self.forms for ref in form.objects}
         return tuple(seen.values())
 
@@ -256,7 +272,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
 class Ref(_Record, frozen=True, kw_only=True):
     """The content of the one mutable name of a target in an environment."""
 
-    format: int = FORMAT
+    format: int = REF_FORMAT
     target: str
     environment: Digest
     manifest: Digest
@@ -280,28 +296,46 @@ def environment_digest(environment: Environment) -> Digest:
 
 
 def decode_manifest(data: bytes, *, where: str = "manifest") -> Manifest:
-    """Read a manifest. Raises ``CorruptedError`` that names ``where`` and the field."""
-    manifest: Manifest = _decode(data, Manifest, MAX_MANIFEST_BYTES, where)
-    _check_format(manifest.format, where)
+    """Read a manifest. Raises ``CorruptedError`` that names ``where`` and the field.
+
+    ``OtherFormatError``, one of those, for what another version of preheat wrote.
+    """
+    manifest: Manifest = _decode(data, Manifest, FORMAT, MAX_MANIFEST_BYTES, where)
     return manifest
 
 
 def decode_ref(data: bytes, *, where: str = "ref") -> Ref:
-    """Read a ref. Raises ``CorruptedError`` that names ``where`` and the field."""
-    ref: Ref = _decode(data, Ref, MAX_REF_BYTES, where)
-    _check_format(ref.format, where)
+    """Read a ref. Raises as ``decode_manifest`` does."""
+    ref: Ref = _decode(data, Ref, REF_FORMAT, MAX_REF_BYTES, where)
     return ref
 
 
-def _check_format(number: int, where: str) -> None:
-    if number != FORMAT:
-        raise CorruptedError(f"{where}: format {number} is not the known format {FORMAT}.")
+class _Numbered(msgspec.Struct):
+    """All that must stay the same in every format."""
+
+    format: int
 
 
-def _decode(data: bytes, kind: type[Any], limit: int, where: str) -> Any:
+def _decode(data: bytes, kind: type[Any], number: int, limit: int, where: str) -> Any:
     if len(data) > limit:
         raise CorruptedError(f"{where}: {len(data)} bytes is over the limit of {limit}.")
     try:
-        return msgspec.json.decode(data, type=kind, strict=True)
+        record = msgspec.json.decode(data, type=kind, strict=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # Another format has other fields: say what it is and not which field is in the way.
+        _check_format(_format_of(data, number), number, where)
         raise CorruptedError(f"{where}: {error}.") from error
+    _check_format(record.format, number, where)
+    return record
+
+
+def _format_of(data: bytes, otherwise: int) -> int:
+    try:
+        return msgspec.json.decode(data, type=_Numbered, strict=True).format
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return otherwise
+
+
+def _check_format(found: int, known: int, where: str) -> None:
+    if found != known:
+        raise OtherFormatError(f"{where}: has format {found}, and this version knows {known}.")

@@ -1,7 +1,5 @@
 """Verdicts and their reasons: what preheat says about one target in one environment, as data."""
 
-from __future__ import annotations
-
 import enum
 
 import msgspec
@@ -23,13 +21,16 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
     ``kind`` is a stable word for programs (``module_edited``, ``data_changed``,
     ``environment_differs``, ``object_corrupted``, ...; the list is in ``docs/cli.md``); ``file`` and
-    ``symbol`` say where, if there is a where; ``detail`` is for a person.
+    ``symbol`` say where, if there is a where; ``detail`` is for a person. ``built`` and ``here``: the
+    two values of a difference that has values which may be shown.
     """
 
     kind: str
     file: str | None = None
     symbol: str | None = None
     detail: str = ""
+    built: str | None = None
+    here: str | None = None
 
     def __str__(self) -> str:
         where = " ".join(part for part in (self.file, self.symbol) if part)

@@ -6,12 +6,11 @@ object, in this order, before any byte of a package is unpickled.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from preheat.environment import (
     capture,
@@ -23,6 +22,7 @@ from preheat.errors import (
     CorruptedError,
     IncompatibleError,
     MissError,
+    OtherFormatError,
     PreheatError,
     UntrustedStoreError,
 )
@@ -128,8 +128,7 @@ def load(
     return wrap(fn, runner)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """What ``load`` was asked for."""
 
     target: str
@@ -169,7 +168,7 @@ def _load(request: _Request, store: Store) -> Runner:
             *settings_differences(manifest.settings, capture_settings()),
             *check(manifest.sources, import_locator(), digests=_digests),
             *library_differences(manifest.sources, sys.path, _digests, _versions),
-            *edited_since_start(manifest.sources),
+            *edited_since_start(manifest.sources, _digests),
             *live_differences(manifest.live),
         ):
             raise Unusable(Verdict.STALE, *reasons)
@@ -179,6 +178,8 @@ def _load(request: _Request, store: Store) -> Runner:
         raise
     except UntrustedStoreError as error:
         raise Unusable(Verdict.UNTRUSTED, _reason("store_untrusted", error)) from error
+    except OtherFormatError as error:
+        raise Unusable(Verdict.MISSING, _reason("other_format", error)) from error
     except CorruptedError as error:
         raise Unusable(
             Verdict.MISSING, _reason("package_corrupted", error), manifest=manifest

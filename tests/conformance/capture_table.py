@@ -32,11 +32,13 @@ INTRODUCTION = """\
 {where} Written by `python tests/conformance/capture_table.py docs/lean.md`; the programs are in
 `tests/conformance/capture`.
 
-`form` is what the worker loaded, or why there is no package. `compiled` counts frames that the worker
-had to compile. `compiler modules` counts modules of `torch._dynamo`, `torch._inductor`, sympy and triton
-that loading and calling added to those that the program itself had imported.
+`form` is what the worker loaded, with what stood in the way of the lean form, or why there is no
+package. `compiled` counts frames that the worker had to compile. `compiler modules` counts modules of
+`torch._dynamo`, `torch._inductor`, sympy and triton that loading and calling added to those that the
+program itself had imported.
 """
 
+MOST_CHARACTERS = 300
 HEADER = ("case", "built (s)", "form", "compiled", "compiler modules", "result")
 
 
@@ -68,16 +70,22 @@ def where() -> str:
 
 def cells(result: Result) -> tuple[str, ...]:
     """One row."""
-    reason = " ".join(result.reason.replace("|", "\\|").split())
+    reason = cell(result.reason)
     loaded = bool(result.form) and result.word != "refused"
+    without = f": {cell('; '.join(result.without))}" if result.without else ""
     return (
         result.case.name,
         f"{result.build_seconds:.1f}",
-        result.form if loaded else f"refused: {reason[:300]}",
+        f"{result.form}{without}" if loaded else f"refused: {reason}",
         str(result.frames_compiled) if loaded else "",
         str(len(result.added)) if loaded else "",
-        f"{result.word}: {reason[:300]}" if loaded and reason else result.word,
+        f"{result.word}: {reason}" if loaded and reason else result.word,
     )
+
+
+def cell(text: str) -> str:
+    """A reason as one line that fits into a table."""
+    return " ".join(text.replace("|", "\\|").split())[:MOST_CHARACTERS]
 
 
 def main() -> None:

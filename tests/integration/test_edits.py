@@ -167,6 +167,25 @@ def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) 
     assert "live_code_differs" in answer["kinds"]
 
 
+def test_a_worker_does_not_mind_a_comment_that_changes_after_its_imports(project: Project) -> None:
+    assert project.preheat("warm").code == 0
+    keeps_bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
+    assert project.python("import app.model", env=keeps_bytecode).code == 0
+    script = WORKER.replace(
+        "x = torch",
+        """
+    import pathlib
+    path = pathlib.Path("app/model.py")
+    path.write_text(path.read_text().replace("# a comment", "# another one,\\n    # longer"))
+    x = torch""",
+        1,
+    )
+    done = project.python(script, env=keeps_bytecode)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert (answer["form"], answer["frames_compiled"], answer["right"]) == ("dynamo", 0, True)
+
+
 def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) -> None:
     assert project.preheat("warm").code == 0
     touched = project.preheat("explain", "program", "--if-edited", "app/model.py", "--json").json()
@@ -174,7 +193,12 @@ def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) ->
     project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 7.0")
     explained = project.preheat("explain", "program")
     assert explained.code == 3
-    assert "symbol edited: app/model.py FACTOR (lines 4 -> 4), makes it stale" in explained.out
+    assert "symbol edited: app/model.py FACTOR (line 4), makes it stale" in explained.out
+    assert "    -FACTOR = 2.0\n    +FACTOR = 7.0\n" in explained.out
+    answer = project.preheat("explain", "program", "--json").json()
+    (symbol,) = answer["symbols"]
+    assert symbol["diff"] == ["@@ -1 +1 @@", "-FACTOR = 2.0", "+FACTOR = 7.0"]
+    assert answer["settings"]["default_dtype"] == "torch.float32"
     script = """
         import json, warnings, torch, preheat
         from app.model import program
@@ -200,6 +224,31 @@ def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) ->
     assert len(answer["said"]) == 1
     assert "app/model.py" in answer["said"][0]
     assert answer["right"]
+
+
+def test_texts_of_sources_are_kept_for_explanations_alone(project: Project) -> None:
+    """Neither a worker nor the plan needs them, and an environment is explained side by side."""
+    assert project.preheat("warm").code == 0
+    store, manifest = project.store(), project.manifest("program")
+    texts = {module.path: module.text() for module in manifest.sources.modules}
+    for path, ref in texts.items():
+        assert ref is not None
+        opened = store.open_object(ref)
+        assert opened.read() == (project.root / path).read_bytes()
+        opened.close()
+        store.layout.object(ref.sha256).unlink()
+    assert project.preheat("plan").code == 0
+    answer = project.python(WORKER).json()
+    assert (answer["frames_compiled"], answer["right"]) == (0, True)
+    project.edit("app/model.py", "# a comment", "# another comment,\n    # of two lines")
+    (helper, moved) = project.preheat("explain", "program", "--json").json()["symbols"]
+    assert (helper["kind"], helper["diff"]) == ("symbol_reformatted", [])
+    assert (moved["kind"], moved["symbol"]) == ("symbol_moved", "program")
+
+    elsewhere = project.preheat("explain", "program", env={"OMP_NUM_THREADS": "3"})
+    assert elsewhere.code == 3
+    (row,) = [line.split() for line in elsewhere.out.splitlines() if "OMP_NUM" in line]
+    assert row[-2:] == ["nothing", "3"]
 
 
 def test_waiting_takes_the_package_when_it_comes(project: Project) -> None:

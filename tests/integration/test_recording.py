@@ -416,6 +416,25 @@ def test_an_extension_module_is_data(project: Project) -> None:
     assert "native.abi3.so" in recorded.data
 
 
+def test_a_shared_library_that_is_loaded_is_data(project: Project) -> None:
+    project.write("libown.so", "not really")
+    project.write(
+        "model.py",
+        """
+        import contextlib, ctypes, pathlib
+        here = pathlib.Path(__file__).parent
+        for name in (here / "libown.so", "libno-such-library.so", None):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(name if name is None else str(name))
+        """,
+    )
+    recorded = project.record("import model")
+    assert "libown.so" in recorded.data
+    assert "libno-such-library.so" not in recorded.missing
+    project.write("libown.so", "another one")
+    assert project.check(recorded) == [("data_changed", "libown.so")]
+
+
 def test_variables_that_user_code_asks_for(project: Project) -> None:
     project.environ = {"ASKED": "1", "GOT": "2", "COPIED": "3", "GIVEN": "4", "HOME": "/nowhere"}
     project.write(

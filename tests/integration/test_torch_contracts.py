@@ -76,6 +76,50 @@ def test_guards_are_filtered_through_names_that_the_recorder_replaces() -> None:
     assert hasattr(root, "add_epilogue_lambda_guard")
 
 
+def test_guards_are_pickled_by_names_that_are_replaced() -> None:
+    """guard_states.py adds custom operators, and makes a failure no failure of the program."""
+    from torch._dynamo import exc, guards
+
+    assert parameters(guards.GuardsStatePickler.reducer_override) == ["self", "obj"]
+    assert "GuardsStatePickler(" in inspect.getsource(guards.pickle_guards_state)
+    assert "pickle_guards_state(" in inspect.getsource(guards.CheckFunctionManager.serialize_guards)
+    assert issubclass(exc.PackageError, Exception)
+
+
+def test_custom_operators_are_found_by_name_and_say_what_was_registered() -> None:
+    """guard_states.py and fingerprints.py."""
+    from torch._library.custom_ops import OPDEFS
+
+    from preheat.image.fingerprints import fingerprint
+
+    @torch.library.custom_op("preheat_contract::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert OPDEFS["preheat_contract::twice"] is twice
+    seen = [fingerprint(twice)]
+
+    @twice.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    seen.append(fingerprint(twice))
+    twice.register_autograd(
+        lambda ctx, grad: grad * 2, setup_context=lambda ctx, inputs, output: None
+    )
+    seen.append(fingerprint(twice))
+    assert None not in seen
+    assert len(set(seen)) == 3
+
+
+def test_parts_of_functions_after_a_break_are_named_alike() -> None:
+    """capture.py leaves them out of what was traced: they are in no file."""
+    from torch._dynamo import resume_execution
+
+    name = "torch_dynamo_resume_in_f_at_7"
+    assert name.startswith(resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX)
+
+
 def test_loading_guards_takes_state_code_and_globals() -> None:
     """install.py rebuilds guard trees with torch's own functions."""
     from torch._dynamo import package

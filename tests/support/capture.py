@@ -62,7 +62,8 @@ class Result:
 
     ``word``: ``right``; ``WRONG``, a package that was used answers differently; ``compiled``, calls
     were not covered; ``refused``, there is no package, or none that the worker takes. ``reason``
-    says why it is not right.
+    says why it is not right, ``without`` why it did not load the lean form, ``added`` which modules of
+    the compiler loading and calling imported.
     """
 
     case: Case
@@ -73,6 +74,7 @@ class Result:
     load_seconds: float = 0.0
     frames_compiled: int = 0
     added: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 class Runner:
@@ -100,9 +102,9 @@ class Runner:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
         libraries = (_MODELS,) if models else ()
-        self._compiler = Zygote(directory, (*libraries, *_COMPILER), environment)
-        self._worker = Zygote(directory, _WORKER, environment) if bare_workers else self._compiler
-        self._models = Zygote(directory, (*libraries, *_WORKER), environment) if models else None
+        self._compiler = Zygote((*libraries, *_COMPILER), environment)
+        self._worker = Zygote(_WORKER, environment) if bare_workers else self._compiler
+        self._models = Zygote((*libraries, *_WORKER), environment) if models else None
         self._stack = contextlib.ExitStack()
         self._environment = ""
 
@@ -198,6 +200,7 @@ def _judged(case: Case, answer: dict[str, Any], seconds: float) -> Result:
         load_seconds=answer["load_seconds"],
         frames_compiled=compiled,
         added=tuple(answer["added"]),
+        without=tuple(answer["without"]),
     )
     if not set(answer["forms"]) <= set(FORMS):
         reason = "; ".join(dict.fromkeys(answer["reasons"])) or "no reason is given"
@@ -244,7 +247,10 @@ def run_cases(
         )
         pool = stack.enter_context(ThreadPoolExecutor(jobs))
         stack.enter_context(runner)
-        return list(pool.map(lambda case: run(runner, case), cases))
+        # Those that take long begin first.
+        ordered = sorted(cases, key=lambda case: not case.of_models)
+        results = pool.map(lambda case: run(runner, case), ordered)
+        return sorted(results, key=lambda result: cases.index(result.case))
 
 
 def totals(results: Iterable[Result]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from preheat.store import DiskStore
 from preheat.store.transfer import copy_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from preheat.exercise import Outcome
     from preheat.job import Event
@@ -123,10 +123,13 @@ class _Case:
         self, request: dict[str, Any], factories: dict[str, Any], make_spec: Callable[..., Spec]
     ) -> None:
         self._request = request
-        self._specs = {name: make_spec(factory, name) for name, factory in factories.items()}
-        # Made later than the others, so that those find what a first use finds.
-        self._for_eager = lambda: {n: make_spec(f, n) for n, f in factories.items()}
+        self._make_spec = make_spec
+        self._factories = factories
+        self._specs = self._made()
         self._loaded: list[Any] = []
+
+    def _made(self) -> dict[str, Spec]:
+        return {name: self._make_spec(made, name) for name, made in self._factories.items()}
 
     def load(self, target: str, fn: Any) -> Any:
         import preheat
@@ -139,7 +142,8 @@ class _Case:
         """Every example of every target; all targets are loaded first."""
         from preheat.exercise import exercise
 
-        specs = self._for_eager() if eager else self._specs
+        # Made only now, so that the loaded ones found what a first use finds.
+        specs = self._made() if eager else self._specs
         programs = {name: load(name, spec.fn) for name, spec in specs.items()}
         outcomes = []
         for name, spec in specs.items():
@@ -175,12 +179,20 @@ class _Case:
 
         return built_outcomes(Path(self._request["staging"][target]))
 
+    def _without(self, report: Any) -> Iterator[str]:
+        """Why the package has no lean form, or why it could not be loaded."""
+        if report.form == "dynamo":
+            manifest = DiskStore(self._request["store"]).read_manifest(report.manifest)
+            yield from manifest.without.values()
+            yield from map(str, report.reasons)
+
     def summary(self) -> dict[str, Any]:
         """What the loads reported, taken together."""
         reports = [loaded.preheat for loaded in self._loaded]
         return {
             "forms": sorted({report.form for report in reports}),
             "reasons": [str(reason) for report in reports for reason in report.reasons],
+            "without": sorted({why for report in reports for why in self._without(report)}),
             "misses": sum(report.misses for report in reports),
             "frames_compiled": sum(report.frames_compiled for report in reports),
             "load_seconds": sum(report.load_seconds for report in reports),

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -46,13 +47,12 @@ class Zygote:
     ``call`` may be used from several threads.
     """
 
-    def __init__(
-        self, directory: Path, modules: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
-        self._directory = directory
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self._modules = modules
         self._environment = {**os.environ, **environment}
-        self._socket = directory / f"zygote-{'-'.join(modules)[:40]}"
+        # Of its own: a socket's path must be short, and those of tests are not.
+        self._directory = tempfile.TemporaryDirectory(prefix="zygote")
+        self._socket = Path(self._directory.name) / "socket"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -68,6 +68,7 @@ class Zygote:
         if self._process is not None:
             self._process.terminate()
             self._process.communicate()
+        self._directory.cleanup()
 
     def call(
         self,

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from preheat.sources.explain import SymbolReport
 from preheat.verdict import Reason, Verdict
 from preheatd import events
+from preheatd.explaining import print_explanation, print_symbols
 from preheatd.plan import Action, Decision, Plan
 from preheatd.report import LiveReport, PlainReport, print_failure, print_plan
 from preheatd.state import Failure
+from preheatd.status import TargetStatus
+from support.manifests import manifest_of
 
 if TYPE_CHECKING:
     import pytest
@@ -110,3 +114,49 @@ def test_events_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert levels == {"INFO", "WARNING"}
     (failed,) = [one for one in caplog.records if one.levelname == "WARNING"]
     assert failed.__dict__["action"] == events.BUILD_FAILED
+
+
+def test_differences_stand_side_by_side() -> None:
+    console = output(terminal=False)
+    reasons = (
+        Reason(kind="environment_differs", symbol="torch", built="2.13.0", here="2.14.0"),
+        EDITED,
+    )
+    decision = Decision(
+        target="encoder",
+        environment="e",
+        verdict=Verdict.MISSING,
+        action=Action.BUILD,
+        reasons=reasons,
+    )
+    print_explanation(
+        console,
+        TargetStatus(decision=decision, factory="app:f", manifest=manifest_of(), failure=None),
+    )
+    lines = text(console).splitlines()
+    (row,) = [line.split() for line in lines if "torch" in line and "2.13" in line]
+    assert row == ["environment", "differs:", "torch", "2.13.0", "2.14.0"]
+    assert "  because      module edited: app/[bold]x.py" in lines
+    assert any("threads=1, default_dtype=float32" in line for line in lines)
+
+
+def test_a_piece_with_its_diff_cannot_control_the_terminal() -> None:
+    console = output(terminal=False)
+    report = SymbolReport(
+        kind="symbol_edited",
+        stale=True,
+        file="app/x.py",
+        module="app.x",
+        symbol="NAME",
+        before=(4, 4),
+        now=(4, 5),
+        detail="why",
+        diff=("@@ -1 +1 @@", "-NAME = '[red]\x1b[31m'", "+NAME = 'b'"),
+    )
+    print_symbols(console, [report])
+    assert text(console).splitlines() == [
+        "  symbol edited: app/x.py NAME (lines 4 -> 4-5), makes it stale; why",
+        "    @@ -1 +1 @@",
+        "    -NAME = '[red]\\x1b[31m'",
+        "    +NAME = 'b'",
+    ]

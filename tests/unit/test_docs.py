@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 import pytest
 
@@ -21,6 +22,17 @@ from preheat.policy import OnMiss
 from preheat.spec import Spec
 from preheat.verdict import Verdict
 from preheatd import cli, events, probe
+from preheatd.bench.figures import (
+    WAYS,
+    CaseResult,
+    Figures,
+    ImageSize,
+    Machine,
+    Ratios,
+    Results,
+    Sample,
+    Target,
+)
 from preheatd.builds import kind_of
 from preheatd.config import CONFIG_NAME, PYPROJECT_NAME, ConfigTable, TargetTable, load_config
 from preheatd.demo import DemoResult
@@ -198,17 +210,29 @@ def test_every_error_has_its_kind_and_exit_code_documented(
     assert re.search(rf"^\| {error.exit_code} \|", page, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", sorted(cli.preheat.commands))
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command with its full name; a group stands for what is in it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+COMMANDS = dict(commands(cli.preheat))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented(name: str) -> None:
     page = text_of("docs/cli.md")
     assert f"[`preheat {name}" in page
     options = {
         option
-        for parameter in cli.preheat.commands[name].params
+        for parameter in COMMANDS[name].params
         for option in parameter.opts
         if option.startswith("--")
     }
-    assert all(f"`{option}" in page for option in options)
+    assert [option for option in options if f"`{option}" not in page] == []
 
 
 def test_every_word_of_the_output_is_documented() -> None:
@@ -219,6 +243,10 @@ def test_every_word_of_the_output_is_documented() -> None:
     words = [*Verdict, *Action, *actions, *events.Event.__struct_fields__]
     assert [word for word in words if not in_a_table(page, str(word))] == []
     assert [name for name in DemoResult.__struct_fields__ if f"`{name}`" not in page] == []
+    results = [ImageSize, Sample, Figures, Ratios, Target, CaseResult, Machine, Results]
+    fields = [name for one in results for name in one.__struct_fields__]
+    assert [name for name in fields if f"`{name}`" not in page] == []
+    assert [way for way in WAYS if not in_a_table(page, way)] == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from preheat.sources.locate import (
     project_directory,
     project_locator,
 )
-from preheat.sources.running import edited_since_start, process_started_ns
 
 if TYPE_CHECKING:
     import io
@@ -297,17 +296,3 @@ def test_large_files_are_sampled(tmp_path: Path) -> None:
     assert base != digest(size, 0)
     assert base != digest(size, size - 1)
     assert base == digest(size)
-
-
-def test_an_edit_after_the_start_of_the_process_is_named(tmp_path: Path) -> None:
-    loaded = types.ModuleType("a")
-    loaded.__file__ = str(write(tmp_path / "a.py"))
-    sources = Sources(modules=(module("a.py", "a"), module("b.py", "b")))
-    changed_ns = Path(loaded.__file__).stat().st_ctime_ns
-    known = {"a": loaded}
-    assert edited_since_start(sources, modules=known, started_ns=changed_ns) == ()
-    (reason,) = edited_since_start(sources, modules=known, started_ns=changed_ns - 1)
-    assert (reason.kind, reason.symbol) == ("module_edited", "a")
-    # This file was written after this test's process began.
-    assert edited_since_start(sources, modules=known)
-    assert process_started_ns() < changed_ns

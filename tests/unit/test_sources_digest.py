@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preheat.sources.digest import code_digest, module_digest
+from preheat.sources.digest import code_digest, compiled, exact_digest, module_digest
 
 PROGRAM = '''"""Module."""
 from __future__ import annotations
@@ -305,3 +305,23 @@ def test_importing_sources_imports_neither_torch_nor_asyncio() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
+
+
+def test_the_exact_digest_sees_everything_but_positions() -> None:
+    def exact(text: str) -> str:
+        return exact_digest(compiled(text.encode()))
+
+    plain = exact("def f(x, y=0.0):\n    return x + 1, 'a'\n")
+    assert plain == exact("# why\n\ndef f(x, y = 0.0):\n    return (x + 1, 'a')  # so\n")
+    for other in (
+        "def f(x, y=-0.0):\n    return x + 1, 'a'\n",
+        "def f(x, y=0.0):\n    return x + 1.0, 'a'\n",
+        "def f(x, y=0.0):\n    return x + True, 'a'\n",
+        "def f(x, y=0.0):\n    return x + 1, 'b'\n",
+        "def f(x, y=0.0):\n    'doc'\n    return x + 1, 'a'\n",
+        "def f(x, z=0.0):\n    return x + 1, 'a'\n",
+        "async def f(x, y=0.0):\n    return x + 1, 'a'\n",
+        "def f(x, y=0.0):\n    return x - 1, 'a'\n",
+        "def f(x, y=0.0):\n    return x + 1, 'a'\nimport os\n",
+    ):
+        assert exact(other) != plain

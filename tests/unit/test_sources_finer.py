@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,15 +14,18 @@ import pytest
 from preheat.manifest import DataFile, ModuleSource, Sources
 from preheat.sources.check import check
 from preheat.sources.closure import find_closure
-from preheat.sources.digest import module_digest
+from preheat.sources.compare import file_changes
+from preheat.sources.digest import compiled, exact_digest, module_digest
 from preheat.sources.explain import Explanation, SymbolReport, explain, if_edited
 from preheat.sources.files import SETTLE_NS, FileDigests
 from preheat.sources.locate import project_locator
+from preheat.sources.selection import Surroundings
 from preheat.sources.tables import read_table
+from preheat.sources.textdiff import LETTERS, LINES, TwoTexts
+from preheat.sources.units import ModuleUnits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from preheat.sources.units import Closure
 
@@ -188,11 +192,11 @@ def test_a_file_is_parsed_once_for_all_packages(
 ) -> None:
     read = 0
 
-    def counting(plain: Callable[[bytes], object]) -> Callable[[bytes], object]:
-        def counted(source: bytes) -> object:
+    def counting(plain: Callable[..., object]) -> Callable[..., object]:
+        def counted(source: bytes, **more: object) -> object:
             nonlocal read
             read += 1
-            return plain(source)
+            return plain(source, **more)
 
         return counted
 
@@ -203,6 +207,24 @@ def test_a_file_is_parsed_once_for_all_packages(
         for _ in range(20):
             assert project.check(digests) == ["symbol_edited pkg.ops.scale"]
     assert read == 1
+
+
+def test_a_comment_needs_no_table(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preheat.sources.tables.read_table", lambda *_, **__: pytest.fail("read"))
+    project.edit("pkg/ops.py", "# twice", "# two times")
+    project.edit("pkg/model.py", "SPARE = 1", "SPARE = 1  # not used")
+    assert project.check() == []
+
+
+def test_the_same_bytecode_as_a_package_may_import_other_things(project: Project) -> None:
+    relative = "from .ops import scale\n"
+    one = ModuleUnits(module="m", code=exact_digest(compiled(relative.encode())), package=False)
+    around = Surroundings(packages={"m": False}, attributes=set())
+    (project.path / "m").mkdir()
+    for name, changed in (("m.py", False), ("m/__init__.py", True)):
+        project.write(name, relative)
+        found = file_changes(one, project.path / name, FileDigests(), around)
+        assert bool(found) == changed
 
 
 def test_at_one_moment_files_are_looked_at_once(project: Project) -> None:
@@ -256,6 +278,77 @@ def test_explain_shows_what_was_added_and_deleted(project: Project) -> None:
     found = [(one.kind, one.symbol, one.before, one.now) for one in project.explain().symbols]
     assert ("symbol_deleted", "forward", (6, 7), None) in found
     assert ("symbol_added", "scale", None, (10, 10)) in found
+
+
+def test_explain_names_an_edited_file_in_which_nothing_counts(project: Project) -> None:
+    project.edit("pkg/ops.py", "    return x\n", "    return -x\n")
+    explanation = project.explain()
+    assert explanation.reasons == ()
+    (report,) = explanation.symbols
+    assert (report.kind, report.file, report.stale) == ("module_unaffected", "pkg/ops.py", False)
+
+
+def test_explain_shows_modules_that_count_as_a_whole(project: Project) -> None:
+    project.sources = project.with_closure(python="3.0")
+    project.edit("pkg/ops.py", "x * 2", "x * 3")
+    (report,) = project.explain().symbols
+    assert (report.kind, report.module, report.symbol) == ("module_edited", "pkg.ops", "")
+    assert "+    return x * 3" in report.diff
+    project.edit("pkg/ops.py", "x * 3", "x * 2  # again")
+    assert [one.kind for one in project.explain().symbols] == ["module_unaffected"]
+    project.write("pkg/ops.py", "def scale(:")
+    assert [one.kind for one in project.explain().symbols] == ["module_edited"]
+
+
+def test_explain_shows_text_that_does_not_compile_once(project: Project) -> None:
+    project.write("pkg/ops.py", "def scale(:\n")
+    (report,) = project.explain().symbols
+    assert (report.kind, report.detail) == ("module_edited", "is no Python that can be compiled")
+    assert "+def scale(:" in report.diff
+
+
+def test_explain_shows_modules_that_are_gone_or_shadowed(project: Project) -> None:
+    project.write("pkg/ops/__init__.py", "def scale(x):\n    return x\n")
+    shadow = str(project.path / "pkg/ops/__init__.py")
+    (report,) = project.explain().symbols
+    assert (report.kind, report.file) == ("module_shadowed", "pkg/ops/__init__.py")
+    # A worker sees what it would import.
+    explanation = explain(
+        project.sources,
+        lambda module: Path(shadow) if module.module == "pkg.ops" else None,
+        project=project.path,
+        environ={},
+    )
+    assert [(one.kind, one.file, one.symbol) for one in explanation.symbols] == [
+        ("module_shadowed", "pkg/ops/__init__.py", ""),
+        ("symbol_edited", "pkg/ops/__init__.py", "scale"),
+    ]
+    (project.path / "pkg/ops/__init__.py").unlink()
+    (project.path / "pkg/ops").rmdir()
+    (project.path / "pkg/ops.py").unlink()
+    (report,) = project.explain().symbols
+    assert (report.kind, report.file, report.diff) == ("module_deleted", "pkg/ops.py", ())
+
+
+def test_a_diff_is_short(project: Project) -> None:
+    lines = "".join(f"    x = x + {index}\n" for index in range(100))
+    project.edit("pkg/ops.py", "    return x * 2", lines + f"    return x * {'9' * 500}")
+    (report,) = [one for one in project.explain().symbols if one.stale]
+    assert len(report.diff) == LINES
+    assert report.diff[-1].endswith("lines more")
+    assert max(map(len, report.diff)) <= LETTERS + 3
+    lines = "".join(f"    x = x + {index}\n" for index in range(5000))
+    project.edit("pkg/ops.py", "    x = x + 0\n", lines)
+    (report,) = [one for one in project.explain().symbols if one.stale]
+    assert report.diff == ("... 3 lines before, 5102 now",)
+
+
+def test_lines_of_a_diff_are_those_of_the_parser() -> None:
+    old = b"A = 'x\x0cy'\r\nB = 1\r\n"
+    texts = TwoTexts.of(old, b"A = 'x\x0cy'\nB = 2\n")
+    assert texts.differ((2, 2), (2, 2)) == ("@@ -1 +1 @@", "-B = 1", "+B = 2")
+    assert texts.differ((1, 1), (1, 1)) == ()
+    assert TwoTexts.of(None, b"B = 2").differ_whole() == ()
 
 
 def test_what_an_edit_could_touch(project: Project) -> None:

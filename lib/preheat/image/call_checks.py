@@ -6,10 +6,10 @@ and a fingerprint of what its value must be.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from preheat.image.fingerprints import Fingerprint, fingerprint, literal
@@ -22,8 +22,7 @@ _manager: Any = torch._C._dynamo.guards.GuardManager
 TRAILING = _manager.add_none_match_guard.__doc__.count("arg")
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """An expression over ``L`` (the frame's locals) and ``G`` (its globals), and what it must be.
 
     ``subject`` says what of the value is compared: ``value`` its fingerprint, ``type`` the
@@ -104,6 +103,11 @@ class _Accepted:
         if isinstance(value, (types.FunctionType, types.MethodType, types.CodeType)):
             return self._remember(value)
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+            return self._remember(value)
+        if isinstance(value, torch._library.custom_ops.CustomOpDef):
+            return self._remember(value)
+        # As torch does: a kernel object is known by identity once it was compared.
+        if type(value).__module__.partition(".")[0] == "triton":
             return self._remember(value)
         return None
 

@@ -57,11 +57,9 @@ def _extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def read_constants(
-    opener: ObjectOpener | None, name: str, records: Sequence[Sequence[ConstantTensor]]
+    opener: ObjectOpener, name: str, records: Sequence[Sequence[ConstantTensor]]
 ) -> list[dict[str, torch.Tensor]]:
     """For each graph its tensors by name. Raises ``CorruptedError`` for records outside of the bytes."""
-    if opener is None:
-        return [{} for _ in records]
     opened = opener.open(name)
     try:
         data = bytearray(opened.read())

@@ -19,6 +19,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from preheat.image.operators import compiler_imported
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -127,6 +129,7 @@ class _Finder:
         def exec_module(module: types.ModuleType) -> None:
             execute(module)
             _give_enumeration(module)
+            compiler_imported()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -86,6 +86,8 @@ def fingerprint(value: object) -> Fingerprint | None:
         return found
     if type(value).__name__ == "ufunc" and type(value).__module__ == "numpy":
         return _numpy_function(value)
+    if isinstance(value, torch._library.custom_ops.CustomOpDef):
+        return _custom_operator(value)
     if isinstance(value, functools.partial):
         inner = fingerprint(value.func)
         arguments = literal((list(value.args), dict(value.keywords)))
@@ -115,6 +117,13 @@ def _triton_kernel(value: object) -> Fingerprint | None:
         for one in getattr(value, "configs", ())
     ]
     return ("triton", kind.__qualname__, inner, repr(configurations))
+
+
+def _custom_operator(value: Any) -> Fingerprint:
+    """Its name, and the code of what a compiler asks: its form without data, and its gradient."""
+    functions = (value._abstract_fn, value._setup_context_fn, value._backward_fn)
+    digests = [code_digest(one.__code__) if hasattr(one, "__code__") else "" for one in functions]
+    return ("custom operator", value._qualname, *digests)
 
 
 def _class_digest(value: type) -> str:

@@ -5,8 +5,6 @@ body), then the body in MessagePack. Code objects are marshalled and only meanin
 interpreter that wrote them. Nothing is pickled. A kernel's machine code is an object of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import marshal
@@ -44,14 +42,14 @@ class Sequence(_Record, frozen=True, tag="s"):
     """``kind``: ``tuple``, ``list``, ``set``, ``frozenset``, ``size``, ``slice``, ``range`` or ``keys``."""
 
     kind: str
-    items: tuple[Value, ...]
+    items: tuple["Value", ...]
 
 
 class Mapping(_Record, frozen=True, tag="m"):
     """A ``dict``, an ``OrderedDict`` or a ``mappingproxy``, in order."""
 
     kind: str
-    pairs: tuple[tuple[Value, Value], ...]
+    pairs: tuple[tuple["Value", "Value"], ...]
 
 
 class Reference(_Record, frozen=True, tag="r"):
@@ -72,7 +70,7 @@ class Code(_Record, frozen=True, tag="code"):
     """A code object. ``constants`` replace its own where marshal cannot write them."""
 
     data: bytes
-    constants: tuple[Value, ...] | None = None
+    constants: "tuple[Value, ...] | None" = None
 
 
 Value = Constant | Sequence | Mapping | Reference | Code
@@ -303,8 +301,18 @@ class Global(_Record, frozen=True):
     value: Value | None = None
 
 
+class Weight(_Record, frozen=True):
+    """A parameter or buffer whose values went into compiled code, by digest."""
+
+    name: str
+    sha256: str
+
+
 class Image(_Record, frozen=True):
-    """Everything but the kernels and the constants' bytes. ``units[0]`` is the target's own code."""
+    """Everything but the kernels and the constants' bytes.
+
+    ``units[0]`` is the target's own code. ``weights`` are all of the target's, where some were frozen.
+    """
 
     interpreter: bytes
     torch: str
@@ -312,6 +320,7 @@ class Image(_Record, frozen=True):
     units: tuple[Unit, ...]
     graphs: tuple[Graph, ...]
     globals: tuple[Global, ...]
+    weights: tuple[Weight, ...]
 
 
 INTERPRETER = importlib.util.MAGIC_NUMBER

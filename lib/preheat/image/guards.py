@@ -33,7 +33,7 @@ from preheat.image.values import decode
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 _torch_guards: Any = torch._C._dynamo.guards
@@ -47,9 +47,9 @@ _SOME_TENSOR = torch.nn.Parameter(torch.ones(1))
 class Guards:
     """The guards of one variant: ``check(locals)`` says whether it may answer a call.
 
-    ``scope`` are the globals of the code. Raises ``IncompatibleError`` when a class or function that
-    guards compare with cannot be found in this process. Nothing is promised for code objects whose
-    globals are another dictionary.
+    ``scope`` are the globals of the code, ``names`` those that have another name here. Raises
+    ``IncompatibleError`` when a class or function that guards compare with cannot be found in this
+    process. Nothing is promised for code objects whose globals are another dictionary.
     """
 
     def __init__(
@@ -58,9 +58,12 @@ class Guards:
         scope: dict[str, Any],
         modes: Modes,
         settings: dict[str, bool | int],
+        names: Mapping[str, str],
         any_thread_count: bool = False,
     ) -> None:
         self._scope = scope
+        self._names = names
+        self._global_nodes: set[int] = set()
         self._any_thread_count = any_thread_count
         # Compared by identity: they must outlive the tree.
         self._kept: list[Any] = []
@@ -99,12 +102,16 @@ class Guards:
         make = getattr(self._nodes[step.parent], step.method)
         rest = (step.source, _example(step.example), self._kinds[step.kind])
         if step.method == "globals_dict_manager":
+            self._global_nodes.add(len(self._nodes))
             return make(self._scope, *rest)
         if step.method == "lambda_manager":
             return make(accessor(decode(step.key) if step.key is not None else None), *rest)
         if step.key is None:
             return make(*rest)
-        return make(self._keep(decode(step.key)), *rest)
+        key = decode(step.key)
+        if step.parent in self._global_nodes:
+            key = self._names.get(key, key)
+        return make(self._keep(key), *rest)
 
     def _leaf(self, step: Leaf) -> None:
         add = getattr(self._nodes[step.parent], step.method)
@@ -166,7 +173,7 @@ class Guards:
 
     def _predicate(self, step: Predicate) -> None:
         if step.name == "code":
-            code = unmarshal(step.code)
+            code = _with_constants(unmarshal(step.code), self._names)
             predicate: Any = types.FunctionType(code, {**guard_helpers(), "G": self._scope})
         else:
             argument = decode(step.argument) if step.argument is not None else None
@@ -187,6 +194,21 @@ class Guards:
     def _keep(self, value: Any) -> Any:
         self._kept.append(value)
         return value
+
+
+def with_names(expression: str, names: Mapping[str, str]) -> str:
+    """A guard's expression, with the names that globals have here."""
+    for name, here in names.items():
+        expression = expression.replace(f"G['{name}']", f"G['{here}']")
+    return expression
+
+
+def _with_constants(code: types.CodeType, names: Mapping[str, str]) -> types.CodeType:
+    constants = tuple(
+        names.get(constant, constant) if isinstance(constant, str) else constant
+        for constant in code.co_consts
+    )
+    return code.replace(co_consts=constants)
 
 
 def accessor(key: Any) -> Any:

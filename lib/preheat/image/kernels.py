@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from preheat.store.protocol import OpenObject
 
+_loaded: dict[str, Any] = {}
 _POINTER_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
 
@@ -25,15 +26,14 @@ def load_cpp_kernel(opening: Callable[[], OpenObject], digest: str, entry: str) 
 
     Raises ``ImportError`` when the dynamic loader refuses the library.
     """
-    name = f"preheat_kernel_{digest}"
-    module = sys.modules.get(name)
+    module = _loaded.get(digest)
     if module is None:
         opened = opening()
         try:
-            module = _import(name, digest, entry, opened)
+            module = _import(f"preheat_kernel_{digest}", digest, entry, opened)
         finally:
             opened.close()
-        sys.modules[name] = module
+        _loaded[digest] = module
     return getattr(module, entry)
 
 
@@ -49,4 +49,6 @@ def _import(name: str, digest: str, entry: str, opened: OpenObject) -> Any:
         raise CorruptedError(f"Kernel {digest[:12]} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
+    # Nobody imports it by name.
+    sys.modules.pop(library, None)
     return module

@@ -22,16 +22,13 @@ from preheat.image.codes import (
     renamed,
     variant_function,
 )
-from preheat.image.constants import read_constants
 from preheat.image.format import CONSTANTS_NAME, IMAGE_NAME, INTERPRETER, CppKernel, unmarshal
 from preheat.image.graphs import make_graph
-from preheat.image.guards import Guards
-from preheat.image.installed import Installed
+from preheat.image.guards import Guards, with_names
 from preheat.image.kernels import load_cpp_kernel
-from preheat.image.nested import NestedFrames, find_code, without_hook
+from preheat.image.operators import spare_the_compiler
 from preheat.image.standins import guard_helpers
 from preheat.image.standins import module as standin_module
-from preheat.image.triton import load_triton_kernel
 from preheat.image.values import decode, decode_code, import_module, on_device
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from preheat.image.format import Global, Graph, Image, Unit, Variant
+    from preheat.image.nested import NestedFrames
     from preheat.store.protocol import ObjectOpener
 
 _numbers = itertools.count()
@@ -56,6 +54,10 @@ _NONSENSE = (
     TypeError,
     ValueError,
 )
+
+
+# Names that mean the same for every package; others have a number of the build process in them.
+_SAME_EVERYWHERE = ("__import_", "__builtins_dict__")
 
 
 class LoadedImage:
@@ -77,15 +79,17 @@ class LoadedImage:
         self._names = {
             one.name: one.name + self._suffix
             for one in image.globals
-            if one.kind in ("graph", "resume", "standin")
+            if not one.name.startswith(_SAME_EVERYWHERE) or one.kind == "standin"
         }
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
         self._skipped: list[Reason] = []
-        self._compiled: dict[types.CodeType | None, Callable[..., Any]] = {}
+        self._compiled: dict[int | None, Callable[..., Any]] = {}
         self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
-        self._nested = NestedFrames(_weakly(self._nested_missed))
+        self._main_scope = _globals_of(fn)
+        self._same_weights = self._compared_weights(fn)
+        spare_the_compiler()
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
         try:
             with on_device(self._device):
@@ -104,12 +108,27 @@ class LoadedImage:
         # The names live as long as what looks them up.
         weakref.finalize(self.call, _remove, self._globals)
 
+    @functools.cached_property
+    def _nested(self) -> NestedFrames:
+        from preheat.image.nested import NestedFrames
+
+        return NestedFrames(_weakly(self._nested_missed))
+
+    def _compared_weights(self, fn: Any) -> Callable[[Any], bool] | None:
+        if not self._image.weights:
+            return None
+        from preheat.image.weights import SameWeights
+
+        return SameWeights(fn, self._image.weights)
+
     def _put_together(self, fn: Any) -> Callable[..., Any]:
         self._provide_globals(self._graphs())
         self.call = self._target(fn)
         return self._with_nested_frames() if self._hooked else self.call
 
     def _with_nested_frames(self) -> Callable[..., Any]:
+        from preheat.image.installed import Installed
+
         for unit in self._image.units:
             if unit.role == "nested" and unit.variants:
                 self._add_nested(unit)
@@ -125,16 +144,24 @@ class LoadedImage:
     # --- graphs ----------------------------------------------------------------------------
 
     def _graphs(self) -> list[Callable[..., Any]]:
-        constants = read_constants(
-            self._opener if any(graph.constants for graph in self._image.graphs) else None,
-            CONSTANTS_NAME,
-            [graph.constants for graph in self._image.graphs],
-        )
+        constants = self._constants()
         graphs = [
             make_graph(graph, self._kernels(graph), values, self._device)
             for graph, values in zip(self._image.graphs, constants, strict=True)
         ]
-        return [without_hook(graph) for graph in graphs] if self._hooked else graphs
+        if not self._hooked:
+            return graphs
+        from preheat.image.nested import without_hook
+
+        return [without_hook(graph) for graph in graphs]
+
+    def _constants(self) -> list[dict[str, torch.Tensor]]:
+        records = [graph.constants for graph in self._image.graphs]
+        if not any(records):
+            return [{} for _ in records]
+        from preheat.image.constants import read_constants
+
+        return read_constants(self._opener, CONSTANTS_NAME, records)
 
     def _kernels(self, graph: Graph) -> dict[str, Any]:
         loaded = {}
@@ -144,6 +171,8 @@ class LoadedImage:
             if isinstance(kernel, CppKernel):
                 loaded[kernel.name] = load_cpp_kernel(opening, digest, kernel.entry)
             else:
+                from preheat.image.triton import load_triton_kernel
+
                 loaded[kernel.name] = load_triton_kernel(kernel, opening, digest, self._device)
         return loaded
 
@@ -176,6 +205,8 @@ class LoadedImage:
         return import_module(value) if one.kind == "module" else value
 
     def _scope(self, module: str) -> dict[str, Any]:
+        if not module:
+            return self._main_scope
         if module.startswith("torch._dynamo"):
             return self._foreign_scopes.setdefault(
                 module, {"__builtins__": __builtins__, "__name__": module, "torch": torch}
@@ -237,9 +268,10 @@ class LoadedImage:
     def _plainly_compiled(
         self, program: Callable[..., Any], code: types.CodeType | None
     ) -> Callable[..., Any]:
-        compiled = self._compiled.get(code)
+        key = None if code is None else id(code)  # code may hold what cannot be hashed
+        compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[code] = self._compile_plainly(program)
+            compiled = self._compiled[key] = self._compile_plainly(program)
         return compiled
 
     def _wrapped(self, unit: Unit, program: Any) -> types.FunctionType:
@@ -274,6 +306,8 @@ class LoadedImage:
         return entry_point(unit.entry, function, function.__closure__ or (), variants)
 
     def _add_nested(self, unit: Unit) -> None:
+        from preheat.image.nested import find_code
+
         scope = self._scope(unit.module)
         code = find_code(unit.module, unit.names, unit.source, scope)
         if code_digest(code) != unit.digest:
@@ -331,17 +365,37 @@ class LoadedImage:
 
     def _guards(self, variant: Variant, scope: dict[str, Any]) -> _CheckedGuards | None:
         helpers = {**guard_helpers(), "G": scope}
-        for check in _checks(variant.load_checks):
+        for check in self._checks(variant.load_checks):
             if not _holds_now(check, helpers):
                 self._skipped.append(_changed(check))
                 return None
         guards = Guards(
-            variant.guards, scope, variant.modes, self._image.guard_settings, self._only_gpu
+            variant.guards,
+            scope,
+            variant.modes,
+            self._image.guard_settings,
+            self._names,
+            self._only_gpu,
         )
-        checks = CallChecks(_checks(variant.call_checks), helpers) if variant.call_checks else None
+        checks = (
+            CallChecks(self._checks(variant.call_checks), helpers) if variant.call_checks else None
+        )
         if checks is not None:
             add_call_checks(guards.root, checks)
+        if self._same_weights is not None:
+            text = guard_text(["preheat: frozen parameters are unchanged"])
+            guards.root.add_epilogue_lambda_guard(self._same_weights, *text)
         return _CheckedGuards(guards, checks)
+
+    def _checks(self, records: Sequence[image_format.Check]) -> tuple[Check, ...]:
+        return tuple(
+            Check(
+                with_names(record.expression, self._names),
+                record.subject,
+                unmarshal(record.expected),
+            )
+            for record in records
+        )
 
     def _missed(self, function: types.FunctionType, why: str) -> Callable[..., Any]:
         code = function.__code__
@@ -390,12 +444,6 @@ def _differs(what: str, built: str, here: str) -> Reason:
     )
 
 
-def _checks(records: Sequence[image_format.Check]) -> tuple[Check, ...]:
-    return tuple(
-        Check(record.expression, record.subject, unmarshal(record.expected)) for record in records
-    )
-
-
 def _holds_now(check: Check, scope: dict[str, Any]) -> bool:
     try:
         return holds(check, eval(check.expression, scope, {"L": {}}))  # noqa: S307
@@ -432,10 +480,21 @@ def program_of(fn: Any) -> Any:
     """A module, function or method as it is; a callable object's ``__call__``."""
     if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
         return fn
+    if isinstance(fn, functools.partial):
+        return calling(fn)
     call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
     if inspect.ismethod(call):
         return call
     raise IncompatibleError(f"A {type(fn).__name__} has no Python code.")
+
+
+def calling(fn: functools.partial[Any]) -> types.FunctionType:
+    """A function that calls ``fn``; the build and the worker make the same one."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def device_index(fn: Any) -> int:
@@ -464,6 +523,15 @@ def function_of(program: Any) -> tuple[types.FunctionType, Any]:
     if not isinstance(function, types.FunctionType):
         raise IncompatibleError(f"{program!r} has no Python code.")
     return function, owner
+
+
+def _globals_of(fn: Any) -> dict[str, Any]:
+    """The globals of the target's own code: they may belong to no module."""
+    try:
+        function, _ = function_of(program_of(fn))
+    except IncompatibleError:
+        return {}
+    return function.__globals__
 
 
 _REPLACED = "its code was replaced after the package was loaded"

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _eval_frame: Any = torch._C._dynamo.eval_frame
 _current = threading.local()
-_INDEXED = re.compile(r"(\w+)\[(.+)\]$")
 
 
 class _Root:
@@ -57,14 +56,15 @@ class NestedFrames:
 
     def __init__(self, missed: Callable[[types.CodeType, str, tuple[Any, ...]], Any]) -> None:
         self._missed = missed
-        self._guards: dict[types.CodeType, list[Guarded]] = {}
+        self._guards: dict[int, list[Guarded]] = {}
         self.entries: list[tuple[types.CodeType, Any, types.CodeType]] = []
 
     def add(
         self, code: types.CodeType, guards: Guarded, root: Any, compiled: types.CodeType
     ) -> None:
         """A variant of a nested frame. It answers only while this image is being called."""
-        self._guards.setdefault(code, []).append(guards)
+        # Code objects may hold what cannot be hashed; ``entries`` keeps them alive.
+        self._guards.setdefault(id(code), []).append(guards)
         self.entries.append((code, _Root(root), compiled))
 
     def is_current(self, _: Any) -> bool:
@@ -89,7 +89,7 @@ class NestedFrames:
 
     def _hook(self, frame: Any, *rest: Any) -> Any:
         code = frame.f_code
-        guards = self._guards.get(code)
+        guards = self._guards.get(id(code))
         if guards is None:
             return _AS_IT_IS
         local_scope = dict(frame.f_locals)
@@ -124,7 +124,7 @@ def find_code(
         for part in names[0].split("."):
             found = getattr(found, part)
         for part in source.split("."):
-            if match := _INDEXED.match(part):
+            if match := re.match(r"(\w+)\[(.+)\]$", part):
                 found = getattr(found, match[1])[ast.literal_eval(match[2])]
             else:
                 found = getattr(found, part)

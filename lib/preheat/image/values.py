@@ -60,6 +60,7 @@ _HOMES = (
     "torch._C._fft",
     "torch._C._linalg",
     "torch._C._special",
+    "torch._C._functorch",
     "builtins",
     "math",
     "operator",
@@ -136,14 +137,14 @@ def reference(value: Any) -> Reference:
     if isinstance(value, types.ModuleType):
         return Reference("module", (value.__name__,))
     if isinstance(value, enum.Enum):
-        kind = type(value)
+        kind: Any = type(value)
         if _follow(kind.__module__, kind.__qualname__) is not kind:
             raise UnportableError(f"a member of the local enum {kind.__qualname__}")
         # A combination of flags is no member.
-        member: Any = value
-        if not isinstance(member.name, str) or getattr(kind, member.name, None) is not value:
+        name: Any = value._name_
+        if not isinstance(name, str) or getattr(kind, name, None) is not value:
             raise UnportableError(f"{value!r}, which has no name of its own")
-        return Reference("enum", (kind.__module__, kind.__qualname__, member.name))
+        return Reference("enum", (kind.__module__, kind.__qualname__, name))
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return Reference("torch", (str(value).removeprefix("torch."),))
     if isinstance(value, torch.device):
@@ -303,6 +304,18 @@ def on_device(index: int | None) -> Iterator[None]:
 def _packet(name: str) -> Any:
     namespace, _, operator = name.partition("::")
     return getattr(getattr(torch.ops, namespace), operator)
+
+
+def import_object(path: str) -> Any:
+    """A module by its name, or what ``module:qualified.name`` names in one.
+
+    Raises ``ImportError`` or ``AttributeError`` for what is not there.
+    """
+    module, _, qualname = path.partition(":")
+    found: Any = import_module(module)
+    for part in qualname.split(".") if qualname else ():
+        found = getattr(found, part)
+    return found
 
 
 def import_module(name: str) -> types.ModuleType:

@@ -1,8 +1,9 @@
 """Watching which files are opened or looked for, by an audit hook and a wrapper around ``os.stat``.
 
 Seen: everything that opens through Python (``open``, ``os.open``, ``pathlib``, ``torch.load``,
-``numpy.load``), and ``exists``-like questions of user code. Not seen: files that compiled libraries
-open by themselves (``safetensors``, SQLite), listings of directories, and other processes.
+``numpy.load``), shared libraries that are loaded by their path (``ctypes.CDLL``,
+``torch.ops.load_library``), and ``exists``-like questions of user code. Not seen: files that compiled
+libraries open by themselves (``safetensors``, SQLite), listings of directories, and other processes.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ class FileWatch:
         elif path.is_file() or (self._places.in_project(path) and not path.exists()):
             self._reports.read(path)
 
+    def loaded(self, target: object) -> None:
+        """The audit event ``ctypes.dlopen``, of ``torch.ops.load_library`` as well.
+
+        A bare name is looked for among the system's libraries.
+        """
+        if isinstance(target, (str, bytes)) and os.sep in os.fsdecode(target):
+            self.opened(target, "r", None)
+
     def _watched_stat(self, plain: Any) -> Any:
         def stat(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not getattr(_busy, "on", False) and asked_by_user(self._places):
@@ -115,11 +124,14 @@ def _install_hook() -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if not _watches or event != "open" or getattr(_busy, "on", False):
+    if not _watches or event not in ("open", "ctypes.dlopen") or getattr(_busy, "on", False):
         return
     with _quietly():
         for watch in tuple(_watches):
-            watch.opened(*args)
+            if event == "open":
+                watch.opened(*args)
+            else:
+                watch.loaded(*args)
 
 
 def _path(target: object) -> Path | None:

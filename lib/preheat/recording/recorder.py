@@ -24,7 +24,7 @@ from preheat.sources.places import Places
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from preheat.manifest import Sources
+    from preheat.manifest import Digest, Sources
     from preheat.sources.units import Closure
     from preheat.verdict import Reason
 
@@ -126,6 +126,10 @@ class Recorder:
         if self._recording:
             self._sweep()
         return self._snapshot.executed_sources()
+
+    def executed_texts(self) -> dict[Digest, bytes]:
+        """The bytes that were executed, by their sha256."""
+        return self._snapshot.executed_texts()
 
     def variables(self, names: Iterable[str]) -> None:
         """Record environment variables that turned out to count, with their values of now."""

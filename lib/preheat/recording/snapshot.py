@@ -72,6 +72,11 @@ class Snapshot:
             if counts[module] == 1
         }
 
+    def executed_texts(self) -> dict[Digest, bytes]:
+        """The bytes that were executed, by their sha256."""
+        every = (text for files in self._bytes.values() for text in files.values())
+        return {hashlib.sha256(text).hexdigest(): text for text in every}
+
     def wants(self, path: Path) -> bool:
         """Whether reading this file says something new: not read before, not written by ourselves."""
         return path not in self._read and path not in self._written

@@ -44,6 +44,7 @@ _PAIRS = {
     if name in dis.opmap
 }
 _LOCAL |= _PAIRS.keys()
+_SMALL_INT = dis.opmap.get("LOAD_SMALL_INT", -1)
 _RETURN_CONST = dis.opmap.get("RETURN_CONST", -1)
 # Whether a local is borrowed is the compiler's finding, not the program's text.
 _SAME = {"LOAD_FAST_BORROW": "LOAD_FAST"}
@@ -85,33 +86,32 @@ def instructions(code: CodeType) -> list[Instruction]:
     for start, end, target, depth in _exception_table(code.co_exceptiontable):
         handler = (index_of[target], depth)
         handlers.update(dict.fromkeys(range(index_of[start], index_of[end]), handler))
-    kept = [part[0] != _DROPPED for part in parts]
-    if all(kept):
-        places = None
-    else:
-        places, count = [], 0
-        for one in kept:
-            places.append(count)
-            count += one
+    if not jumps and not handlers:
+        return [_instruction((*part[:3], None, *part[3:], None)) for part in parts if part[0]]
+    places, count = [], 0
+    for part in parts:
         places.append(count)
+        count += part[0] != _DROPPED
+    places.append(count)
     result: list[Instruction] = []
     for index, (operation, argument, name, has_constant, constant) in enumerate(parts):
-        if places is not None and not kept[index]:
+        if operation == _DROPPED:
             continue
-        target_unit = jumps.get(index)
-        target_index = None if target_unit is None else index_of[target_unit]
-        found = handlers.get(index)
-        if places is not None:
-            target_index = None if target_index is None else places[target_index]
-            found = None if found is None else (places[found[0]], found[1])
-        result.append(
-            Instruction(operation, argument, name, target_index, has_constant, constant, found)
-        )
+        unit, covered = jumps.get(index), handlers.get(index)
+        goal = None if unit is None else places[index_of[unit]]
+        behind = None if covered is None else (places[covered[0]], covered[1])
+        one = (operation, argument, name, goal, has_constant, constant, behind)
+        result.append(_instruction(one))
     return result
 
 
+def _instruction(fields: tuple[Any, ...]) -> Instruction:
+    # Much faster than the constructor, and there are thousands in a file.
+    return tuple.__new__(Instruction, fields)
+
+
 _DROPPED = ""
-_OTHER, _SKIP, _EXTEND, _A_CONSTANT, _A_NAME, _A_LOCAL, _A_JUMP = range(7)
+_OTHER, _SKIP, _EXTEND, _A_CONSTANT, _A_NAME, _A_LOCAL, _A_JUMP, _SPECIAL = range(8)
 
 
 def _kinds() -> list[int]:
@@ -123,15 +123,15 @@ def _kinds() -> list[int]:
         (_A_JUMP, _JUMP),
         (_SKIP, _SKIPPED),
         (_EXTEND, {_EXTENDED_ARG}),
+        (_SPECIAL, {_SMALL_INT, _RETURN_CONST, *_PAIRS}),
     ):
         for opcode in opcodes:
-            if opcode < 256:  # larger ones are the compiler's own and never in code
+            if 0 <= opcode < 256:  # larger ones are the compiler's own and never in code
                 kinds[opcode] = kind
     return kinds
 
 
 _KINDS = _kinds()
-_SMALL_INT = dis.opmap.get("LOAD_SMALL_INT", -1)
 
 
 def _parts(code: CodeType) -> tuple[list[_Part], list[int], dict[int, int]]:
@@ -139,51 +139,50 @@ def _parts(code: CodeType) -> tuple[list[_Part], list[int], dict[int, int]]:
     the unit that they lead to."""
     units = code.co_code
     count = len(units) // 2
+    names, constants, variables = code.co_names, code.co_consts, code.co_varnames
     parts: list[_Part] = []
     index_of: list[int] = []
     jumps: dict[int, int] = {}
     extended = 0
-    for unit in range(count):
-        opcode = units[2 * unit]
+    for unit, (opcode, low) in enumerate(zip(units[::2], units[1::2], strict=True)):
         kind = _KINDS[opcode]
         index_of.append(len(parts))
         if kind == _SKIP:
             extended = 0
             continue
-        argument = units[2 * unit + 1] | extended
+        argument = low | extended
         if kind == _EXTEND:
             extended = argument << 8
             continue
         extended = 0
-        if kind == _A_JUMP:
+        if kind == _A_LOCAL and argument < len(variables):
+            parts.append((_NAMES[opcode], 0, variables[argument], False, None))
+        elif kind == _A_CONSTANT:
+            parts.append((_NAMES[opcode], 0, None, True, constants[argument]))
+        elif kind == _A_NAME:
+            bits = _FLAG_BITS.get(opcode, 0)
+            flags = argument & ((1 << bits) - 1)
+            parts.append((_NAMES[opcode], flags, names[argument >> bits], False, None))
+        elif kind == _OTHER:
+            parts.append((_NAMES[opcode], argument, None, False, None))
+        elif kind == _A_JUMP:
             after = unit + 1
             while after < count and units[2 * after] == _CACHE:
                 after += 1
             jumps[len(parts)] = after + (-argument if opcode in _BACKWARD else argument)
             parts.append((_NAMES[opcode], 0, None, False, None))
-        elif kind == _OTHER:
-            if opcode == _SMALL_INT:
-                parts.append(("LOAD_CONST", 0, None, True, argument))
-            else:
-                parts.append((_NAMES[opcode], argument, None, False, None))
         else:
-            _add_part(code, kind, opcode, argument, parts)
+            _add_part(code, opcode, argument, parts)
     index_of.append(len(parts))
     return parts, index_of, jumps
 
 
-def _add_part(code: CodeType, kind: int, opcode: int, argument: int, parts: list[_Part]) -> None:
-    if kind == _A_NAME:
-        bits = _FLAG_BITS.get(opcode, 0)
-        name = code.co_names[argument >> bits]
-        parts.append((_NAMES[opcode], argument & ((1 << bits) - 1), name, False, None))
-    elif kind == _A_CONSTANT:
-        constant = code.co_consts[argument]
-        if opcode == _RETURN_CONST:
-            parts.append(("LOAD_CONST", 0, None, True, constant))
-            parts.append(("RETURN_VALUE", 0, None, False, None))
-        else:
-            parts.append((_NAMES[opcode], 0, None, True, constant))
+def _add_part(code: CodeType, opcode: int, argument: int, parts: list[_Part]) -> None:
+    if opcode == _SMALL_INT:
+        parts.append(("LOAD_CONST", 0, None, True, argument))
+    elif opcode == _RETURN_CONST:
+        parts.append(("LOAD_CONST", 0, None, True, code.co_consts[argument]))
+        parts.append(("RETURN_VALUE", 0, None, False, None))
     elif opcode in _PAIRS:
         first, second = _PAIRS[opcode]
         parts.append((first, 0, _local(code, argument >> 4), False, None))

@@ -211,9 +211,9 @@ class _Checker:
         key = (units.state, digest, package)
         known = self._digests.changes.get(key) if units.state else None
         if known is None:
-            from preheat.sources.compare import changes
+            from preheat.sources.compare import file_changes
 
-            known = changes(units, self._digests.table(path), package, around)
+            known = file_changes(units, path, self._digests, around)
             self._digests.changes[key] = known
         return known
 

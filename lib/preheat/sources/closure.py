@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.sources.compare import unit_of
-from preheat.sources.digest import NOT_A_PROGRAM, module_digest
+from preheat.sources.digest import NOT_A_PROGRAM, compiled, exact_digest, module_digest
 from preheat.sources.following import Follower
 from preheat.sources.pieces import joined
 from preheat.sources.selection import (
@@ -160,7 +160,7 @@ class _Search:
                 whole = module_digest(source)
                 modules.append(ModuleUnits(module=name, whole=whole, package=package))
             else:
-                modules.append(self._module(name))
+                modules.append(self._module(name, source))
         closure = Closure(
             python=RELEASE,
             roots=roots,
@@ -178,11 +178,12 @@ class _Search:
         )
         return _with_states(closure)
 
-    def _module(self, name: str) -> ModuleUnits:
+    def _module(self, name: str, source: bytes) -> ModuleUnits:
         view, chosen = self._views[name], self._chosen[name]
         return ModuleUnits(
             module=name,
             table=self._tables[name].summary(),
+            code=exact_digest(compiled(source)),
             units=tuple(unit_of(piece, self._around) for piece in chosen),
             order=order_digest(self._tables[name], chosen, view, self._around),
             names=tuple(sorted(view.names)),

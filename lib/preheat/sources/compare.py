@@ -16,6 +16,9 @@ from preheat.sources.selection import order_digest, select, unit_digests, view_o
 from preheat.sources.units import Unit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from preheat.sources.files import FileDigests
     from preheat.sources.pieces import Piece
     from preheat.sources.selection import Surroundings
     from preheat.sources.tables import ModuleTable
@@ -43,6 +46,19 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     order: str
 
 
+def file_changes(
+    recorded: ModuleUnits, path: Path, digests: FileDigests, around: Surroundings
+) -> tuple[Change, ...]:
+    """What differs between a module as it was recorded and a file: see ``changes``.
+
+    A file that compiles to the same bytecode is the same program, however it is taken apart.
+    """
+    package = path.name == "__init__.py"
+    if recorded.code and recorded.package == package and digests.code(path) == recorded.code:
+        return ()
+    return changes(recorded, digests.table(path), package, around)
+
+
 def changes(
     recorded: ModuleUnits, table: ModuleTable | None, package: bool, around: Surroundings
 ) -> tuple[Change, ...]:
@@ -54,7 +70,8 @@ def changes(
     if table is None:
         return (_NOT_COMPILED,)
     try:
-        if recorded.table == table.summary() and recorded.package == package:
+        # Only a short cut, which takes longer than the comparison of one package.
+        if not recorded.code and recorded.package == package and recorded.table == table.summary():
             return ()
         if table.relative and recorded.package != package:
             return (_MOVED_IMPORTS,)

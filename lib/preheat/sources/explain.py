@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import textwrap
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from preheat.sources.check import check, recorded_path
-from preheat.sources.compare import Change, changes, current_units
+from preheat.sources.check import check, recognisable, recorded_path
+from preheat.sources.compare import Change, current_units, file_changes
 from preheat.sources.digest import NOT_A_PROGRAM
 from preheat.sources.files import FileDigests
 from preheat.sources.locate import project_directory
 from preheat.sources.recorded import UsableClosure, usable_closure
+from preheat.sources.textdiff import TwoTexts
 from preheat.sources.units import Unit
 from preheat.verdict import Reason
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     OldText = Callable[[ModuleSource], bytes | None]
 
 Lines = tuple[int, int]
-_DIFF_LINES = 40
+_MODULE_KINDS = frozenset({"module_edited", "module_deleted", "module_shadowed"})
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +36,13 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SymbolReport(_Record, frozen=True, kw_only=True):
-    """What became of one piece of a file whose bytes changed.
+    """What became of one piece of a file whose bytes changed, or of a module as a whole.
 
     ``kind``: one of ``check``'s (``symbol_edited``, ``symbol_deleted``, ``symbol_added``,
-    ``order_changed``, ``module_edited``), then ``stale`` is true; or ``symbol_moved`` or
-    ``symbol_reformatted``, which change nothing. ``before`` and ``now``: first and last line. ``diff``:
-    unified, without file names, at most 40 lines; empty where the old text is not known.
+    ``order_changed``, ``module_edited``, ``module_deleted``, ``module_shadowed``), then ``stale`` is
+    true; or ``symbol_moved``, ``symbol_reformatted`` or ``module_unaffected`` (no piece of the file that
+    counts changed), which change nothing. ``file``: where it is now. ``before`` and ``now``: first and
+    last line. ``diff``: see ``TwoTexts.differ``; empty where the old text is not known.
     """
 
     kind: str
@@ -101,13 +101,30 @@ def explain(
     if project is None:
         project = project_directory(sources, locate)
     closure = usable_closure(sources)
+    whole = {one.symbol: one for one in reasons if one.kind in _MODULE_KINDS}
     reports: list[SymbolReport] = []
     for module in sources.modules:
         path = locate(module) or recorded_path(sources, project, module.root, module.path)
-        if closure is None or path is None or digests.sha256(path) in (None, module.file_sha256):
+        reason = whole.get(module.module)
+        sha256 = None if path is None else digests.sha256(path)
+        if path is None or sha256 is None:
+            if reason is not None:
+                reports.append(_whole_report(reason, module, ()))
+            continue
+        if sha256 == module.file_sha256 and reason is None:
             continue
         old = None if old_text is None else old_text(module)
-        reports += _module_reports(module, path, closure, digests.table(path), old)
+        texts = TwoTexts.of(old, _read(path))
+        if reason is not None:
+            shown = texts.differ_whole() if reason.kind == "module_edited" else ()
+            reports.append(_whole_report(reason, module, shown))
+        name = recognisable(path, project)
+        pieces = [*_pieces(module, path, name, closure, digests, texts)]
+        if not pieces and reason is None:
+            pieces = [_unaffected(module, name)]
+        reports += pieces
+    # In front of a module that itself is unchanged.
+    reports += [_whole_report(one, None, ()) for one in reasons if _is_in_front(one)]
     return Explanation(reasons=reasons, symbols=tuple(reports))
 
 
@@ -169,30 +186,54 @@ def _why_whole(closure: UsableClosure | None) -> str:
     return "code ran that is not found by its name in this file"
 
 
-def _module_reports(
+def _unaffected(module: ModuleSource, file: str) -> SymbolReport:
+    kind = "module_unaffected"
+    return SymbolReport(kind=kind, stale=False, file=file, module=module.module)
+
+
+def _is_in_front(reason: Reason) -> bool:
+    return reason.kind == "module_shadowed" and reason.symbol is None
+
+
+def _whole_report(
+    reason: Reason, module: ModuleSource | None, diff: tuple[str, ...]
+) -> SymbolReport:
+    return SymbolReport(
+        kind=reason.kind,
+        stale=True,
+        file=reason.file or "",
+        module=module.module if module else "",
+        detail=reason.detail,
+        diff=diff,
+    )
+
+
+def _pieces(
     module: ModuleSource,
     path: Path,
-    closure: UsableClosure,
-    table: ModuleTable | None,
-    old: bytes | None,
+    name: str,
+    closure: UsableClosure | None,
+    digests: FileDigests,
+    texts: TwoTexts,
 ) -> Iterator[SymbolReport]:
-    units = closure.units.get(module.module)
-    if units is None or units.whole is not None or closure.text:
+    """What became of the pieces that count, where those can be told apart."""
+    units = None if closure is None else closure.units.get(module.module)
+    if closure is None or units is None or units.whole is not None or closure.text:
         return
-    package = path.name == "__init__.py"
-    new_lines, old_lines = _lines(_read(path)), _lines(old)
-    for change in changes(units, table, package, closure.around):
-        diff = _diff(old_lines, change.before, new_lines, change.now) if old else ()
-        yield _report(change, module, diff)
-    for before, now in _pairs(units.units, _counting(units, path, table, closure)):
+    found = file_changes(units, path, digests, closure.around)
+    if any(change.kind in _MODULE_KINDS for change in found):
+        return  # the whole module, which has a report of its own
+    for change in found:
+        yield _report(change, module, name, texts.differ(change.before, change.now))
+    for before, now in _pairs(units.units, _counting(units, path, digests.table(path), closure)):
         here, there = (before.first, before.last), (now.first, now.last)
-        diff = _diff(old_lines, here, new_lines, there) if old else ()
+        diff = texts.differ(here, there)
         if here != there or diff:
             kind = (
                 "symbol_reformatted" if diff or _length(here) != _length(there) else "symbol_moved"
             )
             change = Change(kind=kind, symbol=now.symbol, before=here, now=there)
-            yield _report(change, module, diff, stale=False)
+            yield _report(change, module, name, diff, stale=False)
 
 
 def _pairs(before: tuple[Unit, ...], now: tuple[Unit, ...]) -> Iterator[tuple[Unit, Unit]]:
@@ -207,12 +248,12 @@ def _pairs(before: tuple[Unit, ...], now: tuple[Unit, ...]) -> Iterator[tuple[Un
 
 
 def _report(
-    change: Change, module: ModuleSource, diff: tuple[str, ...], *, stale: bool = True
+    change: Change, module: ModuleSource, file: str, diff: tuple[str, ...], *, stale: bool = True
 ) -> SymbolReport:
     return SymbolReport(
         kind=change.kind,
         stale=stale,
-        file=module.path,
+        file=file,
         module=module.module,
         symbol=change.symbol or "",
         before=change.before,
@@ -222,28 +263,8 @@ def _report(
     )
 
 
-def _diff(
-    old_lines: list[str], before: Lines | None, new_lines: list[str], now: Lines | None
-) -> tuple[str, ...]:
-    old, new = _cut(old_lines, before), _cut(new_lines, now)
-    lines = list(difflib.unified_diff(old, new, lineterm="", n=1))[2:]
-    if len(lines) > _DIFF_LINES:
-        lines = [*lines[: _DIFF_LINES - 1], f"... {len(lines) - _DIFF_LINES + 1} lines more"]
-    return tuple(lines)
-
-
-def _cut(lines: list[str], span: Lines | None) -> list[str]:
-    if span is None:
-        return []
-    return textwrap.dedent("\n".join(lines[span[0] - 1 : span[1]])).splitlines()
-
-
 def _length(span: Lines) -> int:
     return span[1] - span[0]
-
-
-def _lines(text: bytes | None) -> list[str]:
-    return [] if text is None else text.decode("utf-8", "replace").splitlines()
 
 
 def _read(path: Path) -> bytes | None:

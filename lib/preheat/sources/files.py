@@ -11,11 +11,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from preheat.sources.digest import module_digest
+from preheat.sources.digest import NOT_A_PROGRAM, compiled, exact_digest, module_digest
+from preheat.sources.quiet import without_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from pathlib import Path
+    from types import CodeType
 
     from preheat.manifest import Digest
     from preheat.sources.compare import Change
@@ -72,6 +74,8 @@ class FileDigests:
         self._clock_ns = clock_ns
         self._entries: dict[Path, _Entry] = {}
         self._tables: dict[Digest, ModuleTable | None] = {}
+        self._codes: dict[Digest | None, Digest] = {}
+        self._last: tuple[Digest, CodeType | None] | None = None
         self._moment: dict[tuple[Path, str], Digest | None] | None = None
         self.places: dict[Hashable, tuple[Path | None, Path | None, Digest | None]] | None = None
         self.shared: dict[Hashable, tuple[tuple[Reason, ...], frozenset[Path]]] | None = None
@@ -89,6 +93,7 @@ class FileDigests:
             self._moment, self.places, self.shared = {}, {}, {}
         if len(self.changes) > _MAX_CHANGES:
             self.changes.clear()
+            self._codes.clear()
         try:
             yield
         finally:
@@ -101,6 +106,18 @@ class FileDigests:
     def module(self, path: Path) -> Digest | None:
         """``module_digest`` of the file's bytes."""
         return self._digest(path, "module", lambda file, _: module_digest(file.read()))
+
+    def code(self, path: Path) -> Digest:
+        """``exact_digest`` of the file's text, remembered by content; "" where there is none."""
+        sha256 = self.sha256(path)
+        known = self._codes.get(sha256)
+        if known is None:
+            found = self._compile(path)
+            if found is None:
+                return ""
+            sha256, code = found
+            known = self._codes[sha256] = "" if code is None else exact_digest(code)
+        return known
 
     def table(self, path: Path) -> ModuleTable | None:
         """The pieces of the file's text, or None for what cannot be read or does not parse.
@@ -119,11 +136,26 @@ class FileDigests:
         # Workers whose files are unchanged never need it.
         from preheat.sources import tables
 
-        table = tables.read_table(source)
-        self._tables[hashlib.sha256(source).hexdigest()] = table
+        sha256 = hashlib.sha256(source).hexdigest()
+        last = self._last
+        code = last[1] if last is not None and last[0] == sha256 else None
+        self._tables[sha256] = table = tables.read_table(source, code=code)
+        self._last = None
         while len(self._tables) > _MAX_TABLES:
             del self._tables[next(iter(self._tables))]
         return table
+
+    def _compile(self, path: Path) -> tuple[Digest, CodeType | None] | None:
+        """Digest and code of a file's text; kept for one moment, because its table may come next."""
+        try:
+            source = path.read_bytes()
+        except OSError:
+            return None
+        code = None
+        with contextlib.suppress(*NOT_A_PROGRAM), without_collector():
+            code = compiled(source)
+        self._last = found = (hashlib.sha256(source).hexdigest(), code)
+        return found
 
     def data(self, path: Path) -> Digest | None:
         """``data_digest`` of the file."""

@@ -84,10 +84,13 @@ def _versions_changed(
         here = versions.version(library.distribution, path)
         if here == library.version or (here is None and only_known):
             continue
+        now = here or "not installed"
         yield Reason(
             kind="library_changed",
             symbol=library.distribution,
-            detail=f"built with {library.version}, here {here or 'not installed'}",
+            detail=f"built with {library.version}, here {now}",
+            built=library.version,
+            here=now,
         )
 
 

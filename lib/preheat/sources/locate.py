@@ -57,13 +57,18 @@ def import_locator(
     known = sys.modules if modules is None else modules
 
     def locate(module: ModuleSource) -> Path | None:
-        loaded = known.get(module.module)
-        if loaded is None and _runs_as_main(known.get("__main__"), module):
-            loaded = known["__main__"]
-        path = _file_of(loaded)
+        path = _file_of(loaded_module(module, known))
         return _find(module.module, known, search_path) if path is None else path
 
     return locate
+
+
+def loaded_module(module: ModuleSource, known: Mapping[str, ModuleType]) -> ModuleType | None:
+    """The module of this process that was recorded as ``module``, under its name or as ``__main__``."""
+    loaded = known.get(module.module)
+    if loaded is None and _runs_as_main(known.get("__main__"), module):
+        return known["__main__"]
+    return loaded
 
 
 def find_module(name: str, search_path: Sequence[str] | None = None) -> Path | None:

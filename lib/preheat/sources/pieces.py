@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from preheat.sources.digest import code_digest
 from preheat.sources.mentions import Mentions, code_mentions, note_computed
 from preheat.sources.purity import reads_source
-from preheat.sources.quiet import without_warnings
 from preheat.sources.trees import DIGEST_DIGITS, TreeReader, digest_of
 
 if TYPE_CHECKING:
@@ -33,23 +32,21 @@ class Imported:
 
 
 class Compiled:
-    """The code objects of a module's text, compiled when somebody asks for the first one."""
+    """The code objects of a module's text; None: of one that does not compile."""
 
-    def __init__(self, source: bytes) -> None:
-        self._source = source
+    def __init__(self, module: CodeType | None) -> None:
         self._codes: dict[tuple[str, int], CodeType] | None = None
+        if module is not None:
+            self._codes = {(one.co_qualname, one.co_firstlineno): one for one in _inside(module)}
 
     def code(self, qualname: str, first: int) -> CodeType:
         """The code object of a definition whose first line, decorators included, is ``first``.
 
-        It is the one that importing the module makes. Raises what ``compile`` raises for text that
-        parses and does not compile, and ``ValueError`` where the compiler left it out.
+        It is the one that importing the module makes. Raises ``ValueError``, one of ``NOT_A_PROGRAM``,
+        for text that parses and does not compile, and where the compiler left it out.
         """
         if self._codes is None:
-            with without_warnings():
-                # optimize=0: asserts count, whatever flags this interpreter runs under.
-                module = compile(self._source, "", "exec", dont_inherit=True, optimize=0)
-            self._codes = {(one.co_qualname, one.co_firstlineno): one for one in _inside(module)}
+            raise ValueError("the module does not compile")
         code = self._codes.get((qualname, first))
         if code is None:
             raise ValueError(f"{qualname} in line {first} has no code")

@@ -51,13 +51,15 @@ def _known_test(test: ast.expr) -> bool | None:
     return None
 
 
-def scope_of(statements: list[ast.stmt]) -> Scope:
+def scope_of(statements: Sequence[tuple[ast.stmt, tuple[str, ...]]]) -> Scope:
+    """What the names of a module mean, from its statements and the names that each binds."""
     counts: collections.Counter[str] = collections.Counter()
     imported: dict[str, str] = {}
     classes: set[str] = set()
     values: dict[str, ast.expr] = {}
-    for statement in statements:
-        counts.update(bound_names(statement))
+    for statement, bound in statements:
+        for name in bound:
+            counts[name] += 1
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             imported.update(_import_paths(statement))
         elif isinstance(statement, ast.ClassDef):
@@ -110,7 +112,13 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    if not isinstance(node, (*FUNCTION, ast.ClassDef, ast.Lambda)):
-        for inner in ast.iter_child_nodes(node):
-            yield from _outside_of_functions(inner)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if type(node) not in _CLOSED:
+            waiting += reversed([*ast.iter_child_nodes(node)])
+
+
+# Nothing inside of these binds a name of the module.
+_CLOSED = frozenset({*FUNCTION, ast.ClassDef, ast.Lambda, ast.Constant, ast.Name, ast.alias})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from preheat.sources.bases import (
     is_called_by_libraries,
     is_quiet_function,
 )
-from preheat.sources.digest import NOT_A_PROGRAM
+from preheat.sources.digest import NOT_A_PROGRAM, compiled
 from preheat.sources.pieces import (
     FUNCTION,
     Compiled,
@@ -26,11 +27,12 @@ from preheat.sources.pieces import (
     tell_statement,
 )
 from preheat.sources.purity import is_pure
-from preheat.sources.quiet import without_warnings
+from preheat.sources.quiet import without_collector, without_warnings
 from preheat.sources.scopes import bound_names, really_run, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import CodeType
 
     from preheat.sources.purity import Scope
 
@@ -67,31 +69,51 @@ class ModuleTable:
         return self._summary[0]
 
 
-def read_table(source: bytes, *, keep_trees: bool = False) -> ModuleTable | None:
+def read_table(
+    source: bytes, *, code: CodeType | None = None, keep_trees: bool = False
+) -> ModuleTable | None:
     """The table of a module's text, or None for text that does not parse.
 
+    ``code``: what ``compiled`` gives for the text, for whoever has it already.
     ``keep_trees``: for whoever asks for mentions; without it the syntax tree, which is large, goes.
     """
+    with without_collector():
+        # The tree is gone before the block ends, and with it most of what there was to look through.
+        return _read_table(source, code, keep_trees)
+
+
+def _read_table(source: bytes, code: CodeType | None, keep_trees: bool) -> ModuleTable | None:
     try:
         with without_warnings():
             tree = ast.parse(source)
     except NOT_A_PROGRAM:
         return None
-    statements = list(really_run(tree.body))
-    scope = scope_of(statements)
-    reader = _Reader(scope, Compiled(source), keep_trees)
-    for statement in statements:
-        reader.statement(statement)
+    if code is None:
+        with contextlib.suppress(*NOT_A_PROGRAM):
+            code = compiled(source)
+    statements = [(one, tuple(bound_names(one))) for one in really_run(tree.body)]
+    scope, codes = scope_of(statements), Compiled(code)
+    reader = _Reader(scope, codes, keep_trees, _may_hold_lambdas(source))
+    for statement, names in statements:
+        reader.statement(statement, names)
     return reader.table()
+
+
+def _may_hold_lambdas(source: bytes) -> bool:
+    # Few modules have one. Some encodings could hide the word.
+    return b"lambda" in source or b"coding" in source
 
 
 class _Reader:
     """Makes pieces of statements."""
 
-    def __init__(self, scope: Scope, compiled: Compiled, keep_trees: bool) -> None:
+    def __init__(
+        self, scope: Scope, compiled: Compiled, keep_trees: bool, may_hold_lambdas: bool
+    ) -> None:
         self._scope = scope
         self._compiled = compiled
         self._keep_trees = keep_trees
+        self._may_hold_lambdas = may_hold_lambdas
         self._pieces: list[Piece] = []
         self._methods: list[Piece] = []
         self._stars: list[Imported] = []
@@ -120,8 +142,8 @@ class _Reader:
             tuple(piece for piece in self._pieces if piece.lambdas),
         )
 
-    def statement(self, node: ast.stmt) -> None:
-        """Add the pieces of one statement."""
+    def statement(self, node: ast.stmt, bound: tuple[str, ...]) -> None:
+        """Add the pieces of one statement, which binds these names."""
         if isinstance(node, ast.Import):
             self._import(node)
         elif isinstance(node, ast.ImportFrom):
@@ -130,16 +152,16 @@ class _Reader:
             piece = self._add("function", node.name, node, (node.name,), self._is_loud(node))
             piece.told = tell_function([node], self._scope)
             piece.spans = ((node.name, piece.first),)
-            piece.lambdas = _has_lambda([*node.decorator_list, node.args])
+            piece.lambdas = self._has_lambda([*node.decorator_list, node.args])
         elif isinstance(node, ast.ClassDef):
             self._class(node)
         else:
-            names = tuple(dict.fromkeys(bound_names(node)))
+            names = tuple(dict.fromkeys(bound))
             symbol = names[0] if names else _label(node)
             kind = "assign" if isinstance(node, (ast.Assign, ast.AnnAssign)) else "statement"
             piece = self._add(kind, symbol, node, names, self._is_loud(node))
             piece.told = tell_statement(node)
-            piece.lambdas = _has_lambda([node])
+            piece.lambdas = self._has_lambda([node])
 
     def _piece(self, kind: str, symbol: str, nodes: Sequence[ast.stmt]) -> Piece:
         first, last = _first_line(nodes[0]), nodes[-1].end_lineno or nodes[-1].lineno
@@ -222,6 +244,11 @@ class _Reader:
             piece.members[name] = method
             self._methods.append(method)
 
+    def _has_lambda(self, nodes: Sequence[ast.AST]) -> bool:
+        return self._may_hold_lambdas and any(
+            isinstance(one, ast.Lambda) for node in nodes for one in ast.walk(node)
+        )
+
     def _is_loud(self, node: ast.stmt) -> bool:
         """Whether running a statement may do more than binding names."""
         scope = self._scope
@@ -286,10 +313,6 @@ def _does_nothing(node: ast.stmt) -> bool:
     return isinstance(node, ast.Pass) or (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     )
-
-
-def _has_lambda(nodes: Sequence[ast.AST]) -> bool:
-    return any(isinstance(one, ast.Lambda) for node in nodes for one in ast.walk(node))
 
 
 def _is_name(node: ast.expr) -> bool:

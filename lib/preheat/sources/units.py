@@ -3,8 +3,6 @@
 Recorded by the build, compared by daemon and worker with the text of the files of their time.
 """
 
-from __future__ import annotations
-
 import sys
 
 import msgspec
@@ -43,12 +41,14 @@ class ModuleUnits(_Record, frozen=True, kw_only=True):
     around as a value, so the closure's ``attributes`` count here too. ``lambdas``: statements with a
     lambda count. ``effects``: importing it does more than binding names; ``package``: it is a package.
     ``table``: digest of all pieces of the module, in the closure or not: where it is the same, nothing
-    changed. ``state``: digest of all that a comparison looks at. ``order``: digest of the units whose
+    changed. ``code``: the same of the compiled module, quicker to take and finer; "": not known.
+    ``state``: digest of all that a comparison looks at. ``order``: digest of the units whose
     order matters. ``whole``: the module's digest where its parts cannot be told apart.
     """
 
     module: str
     table: str = ""
+    code: str = ""
     units: tuple[Unit, ...] = ()
     order: str = ""
     names: tuple[str, ...] = ()

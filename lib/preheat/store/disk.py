@@ -6,6 +6,7 @@ content, and a ref moves whole. Readers take none at all.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +23,12 @@ from preheat.manifest import (
     environment_digest,
     sha256,
 )
-from preheat.store import founding, records, upkeep
+from preheat.store import records
 from preheat.store.failures import writing
 from preheat.store.files import Files
-from preheat.store.incoming import Incoming
 from preheat.store.layout import Layout, is_digest
 from preheat.store.reading import Reader, VerifiedObject
 from preheat.store.trust import Trust, TrustLevel
-from preheat.store.writing import Writer
 
 if TYPE_CHECKING:
     import datetime
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from preheat.store.protocol import OpenObject
+    from preheat.store.writing import Writer
 
 
 class DiskStore:
@@ -73,7 +73,7 @@ class DiskStore:
         self._founded = False
         judge = Trust.of(trust, trusted_owners)
         self._reader = Reader(self._files, judge)
-        self._writer = Writer(self._files, judge, self.layout.temporary)
+        self._judge = judge
         if create:
             self._ready_to_write()
 
@@ -83,6 +83,13 @@ class DiskStore:
 
     def __repr__(self) -> str:
         return f"DiskStore({self.location!r})"
+
+    @functools.cached_property
+    def _writer(self) -> Writer:
+        # Here, and likewise below: most processes only read.
+        from preheat.store.writing import Writer
+
+        return Writer(self._files, self._judge, self.layout.temporary)
 
     # reading
 
@@ -191,14 +198,20 @@ class DiskStore:
 
         Files of processes of this host that ended, and files more than a day old.
         """
+        from preheat.store import upkeep
+
         return upkeep.sweep(self._files, self._reader, self.layout, self._now())
 
     def _is_there(self) -> bool:
+        from preheat.store import founding
+
         self._founded = self._founded or founding.is_founded(self._reader, self.layout)
         return self._founded
 
     def _ready_to_write(self) -> None:
         # Asked anew each time: somebody may have removed the whole store from under a daemon.
+        from preheat.store import founding
+
         if founding.is_founded(self._reader, self.layout):
             return
         if not self._create:
@@ -249,6 +262,8 @@ class DiskStore:
         return digest, len(data)
 
     def _put_file(self, source: Path) -> tuple[Digest, int]:
+        from preheat.store.incoming import Incoming
+
         incoming = Incoming(self._files, source)
         staged = self._writer.stage(incoming)
         try:
@@ -285,4 +300,6 @@ class DiskStore:
 
     def _quarantine(self, path: Path, reason: str) -> Path | None:
         self._ready_to_write()
+        from preheat.store import upkeep
+
         return upkeep.quarantine(self._files, self._writer, self.layout, path, reason)

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.package import CompilePackage, SerializedCode
 from torch._dynamo.precompile_context import PrecompileContext
+from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 
 from preheat.errors import RefusedError
 from preheat.sources.digest import code_digest
 from preheat.torch_internals import triton_kernels
 from preheat.torch_internals.constants import portable
 from preheat.torch_internals.graph_capture import GraphRecorder
-from preheat.torch_internals.guard_states import saving_guards
+from preheat.torch_internals.guard_states import not_saved, saving_guards
 from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
 from preheat.torch_internals.guards import GuardRecorder
 from preheat.torch_internals.identifiers import identifiers_from
-from preheat.torch_internals.image_writer import ImageWriter, LeanParts, WrittenImage
+from preheat.torch_internals.image_writer import Frame, ImageWriter, WrittenImage
 from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
 from preheat.torch_internals.payload import FORMAT, OF_NO_MODULE, CodeRecord, Payload, Variant
@@ -47,16 +48,17 @@ _UNPORTABLE_GLOBALS = {
     "__warnings_warn_wrapper": "it warns between two graphs",
     "___unnamed_scope": "it inlines a function whose globals belong to no module",
 }
+# A class of tensors with ``__torch_function__``: outputs are made of it again.
 
 
 class _Package(CompilePackage):
     """torch's collector, corrected."""
 
-    def __init__(self, fn: Any, guards: GuardRecorder, graphs: GraphRecorder) -> None:
+    def __init__(self, fn: Any, target: Any, guards: GuardRecorder, graphs: GraphRecorder) -> None:
         self.guard_recorder = guards
         self.graph_recorder = graphs
         self.triton = TritonRecorder()
-        self.image = ImageWriter(self.triton)
+        self.image = ImageWriter(target, self.triton)
         self.bypasses: dict[str, str] = {}
         self.refusals: list[str] = []
         self.traced: dict[types.CodeType, None] = {}
@@ -83,30 +85,56 @@ class _Package(CompilePackage):
         entry = self._current_entry
         frame = self.guard_recorder.take()
         backends, self._pending_backends = tuple(self._pending_backends), []
-        if entry is None or entry.bypassed or guards_state is None:
+        if entry is None:
             return
         self.refusals += frame.refusals
         entry.import_sources.update(frame.installed_classes)
         self._name_installed_globals(entry, dynamo_code)
         original = next(code for code, known in self._codes.items() if known is entry)
-        variant = Variant(
-            guards=guards_state,
-            code=portable(SerializedCode.from_code_object(dynamo_code)),
-            state=current_state(),
-            backends=backends,
-            call_checks=tuple(frame.call_checks.values()),
-            load_checks=tuple(frame.load_checks.values()),
-            recorded_values=tuple(frame.recorded_values.values()),
+        state = current_state()
+        self.image.add_frame(
+            original,
+            Frame(
+                tree=frame.tree or GuardTree(refusals=["no guards were built"]),
+                code=dynamo_code,
+                scope=self.scope_of(entry),
+                installed=self.graph_recorder.installed,
+                state=state,
+                backends=backends,
+                call_checks=tuple(frame.call_checks.values()),
+                load_checks=tuple(frame.load_checks.values()),
+            ),
         )
-        self.variants.setdefault(original, []).append(variant)
-        scope = vars(sys.modules[entry.python_module])
-        tree = frame.tree or GuardTree(refusals=["no guards were built"])
-        installed = self.graph_recorder.installed
-        self.image.add_frame(variant, LeanParts(tree, dynamo_code, original, scope, installed))
+        if not guards_state:
+            self.bypasses[original.co_qualname] = f"its guards cannot be saved: {not_saved()}"
+        if entry.bypassed or not guards_state:
+            return
+        self.variants.setdefault(original, []).append(
+            Variant(
+                guards=guards_state,
+                code=portable(SerializedCode.from_code_object(dynamo_code)),
+                state=state,
+                backends=backends,
+                call_checks=tuple(frame.call_checks.values()),
+                load_checks=tuple(frame.load_checks.values()),
+                recorded_values=tuple(frame.recorded_values.values()),
+            )
+        )
+
+    def scope_of(self, entry: Any) -> dict[str, Any]:
+        """The globals that an entry's code runs in."""
+        if entry.python_module == OF_NO_MODULE:
+            scope: dict[str, Any] = self._main_globals
+            return scope
+        return vars(sys.modules[entry.python_module])
 
     def add_inlined_source(self, sources: list[types.CodeType]) -> None:
-        # torch hashes the file's text here, which may be newer than the code that was traced.
-        self.traced.update(dict.fromkeys(sources))
+        # torch hashes the file's text here, which may be newer than the code that was traced. Parts of
+        # a function after a graph break are in no file: the function itself counts.
+        parts = TORCH_DYNAMO_RESUME_IN_PREFIX
+        self.traced.update(
+            dict.fromkeys(code for code in sources if not code.co_name.startswith(parts))
+        )
 
     def bypass_current_entry(self) -> None:
         entry = self._current_entry
@@ -117,10 +145,7 @@ class _Package(CompilePackage):
 
     def _name_installed_globals(self, entry: Any, code: types.CodeType) -> None:
         """Find globals that the bytecode needs and torch does not record."""
-        if entry.python_module == OF_NO_MODULE:
-            scope = self._main_globals
-        else:
-            scope = vars(sys.modules[entry.python_module])
+        scope = self.scope_of(entry)
         for name in _global_names(code):
             value = scope.get(name)
             if isinstance(value, types.ModuleType) and name in self.graph_recorder.installed:
@@ -134,7 +159,7 @@ def _packageable() -> dict[str, str]:
     """Operators over graphs that torch caches only when told to: the graphs are part of its keys."""
     import torch._inductor.config as inductor_config
 
-    names = ("cond", "while_loop", "scan", "associative_scan")
+    names = ("cond", "while_loop", "associative_scan")
     ours = {f"torch.ops.higher_order.{name}": "graphs are part of the key" for name in names}
     return {**ours, **inductor_config.unsafe_marked_cacheable_functions}
 
@@ -200,7 +225,7 @@ class Capture:
         self._options = options_of(spec)
         program = callable_with_code(spec.fn)
         self._main = entry_function(program)
-        self._package = _Package(self._main, self._guards, self._graphs)
+        self._package = _Package(self._main, spec.fn, self._guards, self._graphs)
         self.compiled: Callable[..., Any] = torch._dynamo.optimize(
             backend=self._options.backend_object(),
             nopython=spec.fullgraph,
@@ -243,17 +268,8 @@ class Capture:
         ):
             yield
 
-    def refusal(self, error: Exception) -> RefusedError | None:
-        """What lies behind an exception that torch raises where it could not save guards."""
-        if "guards_state must not be None" not in str(error):
-            return None
-        return RefusedError(
-            "torch.compile works for this program, but its guards cannot be saved: "
-            f"{_BypassLog.last or 'torch gives no reason'}."
-        )
-
-    def finish(self) -> tuple[Payload, dict[str, str], list[types.CodeType]]:
-        """The payload, kernel libraries by request digest, and all code objects that were traced.
+    def payload(self) -> Payload:
+        """The dynamo form.
 
         Raises ``RefusedError`` with every reason at once when a part of the program cannot be
         packaged.
@@ -279,27 +295,31 @@ class Capture:
                 remedy="A program without tensor operations, or one that Dynamo leaves to Python as "
                 "a whole, gains nothing from a package.",
             )
-        payload = Payload(
+        return Payload(
             format=FORMAT,
             torch=torch.__version__,
             codes=tuple(records),
             backends=backends,
             options=self._options,
         )
-        return payload, self._kernels.libraries(), [self._main.__code__, *package.traced]
 
     def image(self) -> WrittenImage:
         """The lean form, or why there is none."""
-        units = [
-            (code, self._record(code, entry))
-            for code, entry in self._package._codes.items()
-            if not entry.bypassed
-        ]
-        return self._package.image.write(units, self._kernels.libraries())
+        units = [(code, self._record(code, entry)) for code, entry in self._package._codes.items()]
+        refusals = tuple(dict.fromkeys(self._package.refusals))
+        return self._package.image.write(units, self._kernels.libraries(), refusals)
+
+    def kernels(self) -> dict[str, str]:
+        """Paths of the kernel libraries by request digest."""
+        return self._kernels.libraries()
+
+    def traced(self) -> list[types.CodeType]:
+        """All code objects that were traced."""
+        return [self._main.__code__, *self._package.traced]
 
     def graphs(self) -> int:
         """How many graphs were compiled."""
-        return sum(len(v.backends) for vs in self._package.variants.values() for v in vs)
+        return self._package.image.graph_count()
 
     def _backends(self, refusals: list[str]) -> dict[str, bytes]:
         pickled = {}

@@ -27,8 +27,7 @@ _MODULES = (
 OPAQUE = "opaque "
 
 # Caches, logs, dumps, processes and time limits; names as in the configuration modules.
-_HARMLESS = re.compile(
-    r"""
+_HARMLESS = r"""
     _(save|cache)_config\w*
     | \w*(_dir|_log_path|_logpath|log_file_name|_timeout|_timeout_seconds|time_instruction_count)
     | (fx_graph|autotune_local|bundled_autotune|remote_gemm_autotune|fx_graph_remote)\w*cache
@@ -42,9 +41,13 @@ _HARMLESS = re.compile(
     | record_runtime_overhead | max_autotune_report_choices_stats | enabled_metric_tables
     | save_args | trace\.\w+ | force_disable_cudagraph_TESTING_ONLY
     | \w+\.(log_\w+|save_temps|\w+_dir|\w*binary_remote_cache\w*|print_\w+|repro_level)
-    """,
-    re.VERBOSE,
-)
+    """
+
+
+@functools.cache
+def _harmless() -> re.Pattern[str]:
+    # Compiled when a setting was changed: most workers change none.
+    return re.compile(_HARMLESS, re.VERBOSE)
 
 
 def changed_configuration() -> dict[str, str]:
@@ -62,7 +65,7 @@ def changed_configuration() -> dict[str, str]:
             continue
         ignored = getattr(module, "_compile_ignored_keys", ())
         for key, entry in entries.items():
-            if key in ignored or _HARMLESS.fullmatch(key) or not _is_changed(entry):
+            if key in ignored or not _is_changed(entry) or _harmless().fullmatch(key):
                 continue
             changed[f"{name}.{key}"] = text_of(_override(entry))
     return changed

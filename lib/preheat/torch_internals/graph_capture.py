@@ -23,7 +23,7 @@ class CompiledGraph:
     source: str
     scope: dict[str, Any]
     constants: dict[str, Any]
-    frozen: tuple[str, ...]
+    frozen: bool
     torchbind: tuple[str, ...]
     aligned: tuple[int, ...]
     mutated: tuple[int, ...]
@@ -177,13 +177,16 @@ class GraphRecorder:
 
 
 def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:
+    import torch._inductor.config as inductor_config
+
     entry = graph.current_callable
     function = getattr(entry, "__func__", entry)
     return CompiledGraph(
         source=graph.source_code,
         scope=getattr(function, "__globals__", {}),
         constants=dict(constants.unwrap(graph)),
-        frozen=tuple(graph.frozen_param_names),
+        # With freezing, every constant may have been computed from parameters.
+        frozen=bool(graph.frozen_param_names or inductor_config.freezing),
         torchbind=tuple(graph.torchbind_constants),
         aligned=tuple(graph.inputs_to_check),
         mutated=tuple(sorted(graph.mutated_input_idxs)),

@@ -72,23 +72,41 @@ def _marked(restore: Any, arguments: tuple[Any, ...], markings: Mapping[str, Any
     return tensor
 
 
+class _Failure:
+    why = ""
+
+
+def not_saved() -> str:
+    """Why the guards of the last frame could not be saved."""
+    return _Failure.why or "torch gives no reason"
+
+
 @contextlib.contextmanager
 def saving_guards() -> Iterator[None]:
     """Let Dynamo save guards with ``GuardStatePickler`` inside the block.
 
-    A value that does not pickle then is a reason to make no package, and no failure of the program.
+    Guards that cannot be saved give no bytes, where torch would fail the program; ``not_saved`` says why.
     """
-    original = torch_guards.pickle_guards_state
+    manager = torch_guards.CheckFunctionManager
+    original = manager.serialize_guards
 
-    def pickle_or_say_why(*args: Any, **kwargs: Any) -> bytes:
+    def serialize_or_say_why(*args: Any, **kwargs: Any) -> bytes:
+        _Failure.why = ""
         try:
             return original(*args, **kwargs)
-        except (AttributeError, RuntimeError, TypeError, pickle.PicklingError) as error:
-            raise PackageError(f"{type(error).__name__}: {error}") from error
+        except (
+            AttributeError,
+            PackageError,
+            RuntimeError,
+            TypeError,
+            pickle.PicklingError,
+        ) as error:
+            _Failure.why = f"{type(error).__name__}: {error}"
+            return b""
 
     with (
         replaced(torch_guards, "GuardsStatePickler", GuardStatePickler),
-        replaced(torch_guards, "pickle_guards_state", pickle_or_say_why),
+        replaced(manager, "serialize_guards", serialize_or_say_why),
     ):
         yield
 

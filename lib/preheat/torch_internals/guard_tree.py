@@ -295,7 +295,7 @@ class GuardTreeRecorder:
         if getattr(function, "preheat_call_checks", False):
             return None  # they are recorded by themselves
         if self._predicate_text is not None:
-            parts = tuple(part for part in self._predicate_text if not _about_compiler(part))
+            parts = tuple(part for part in self._predicate_text if not about_compiler(part))
             if not parts:
                 return None
             return Predicate(node.number, method, "code", _compiled(parts), parts[:4])
@@ -384,10 +384,18 @@ def _text(parts: Any) -> tuple[str, ...]:
     return tuple(str(part).split("  # ")[0].strip()[:200] for part in parts)[:4]
 
 
-def _about_compiler(expression: str) -> bool:
-    return (
-        "__import_torch_dot__dynamo" in expression or "__import_torch_dot__inductor" in expression
-    )
+# torch's registry of containers grows with every library that is imported, the compiler among them;
+# what a program's own containers are made of is compared by itself.
+_COMPILER_NAMES = (
+    "__import_torch_dot__dynamo",
+    "__import_torch_dot__inductor",
+    "_pytree.SUPPORTED_NODES",
+)
+
+
+def about_compiler(expression: str) -> bool:
+    """Whether a guard's expression is about the compiler: constant for one version of torch."""
+    return any(name in expression for name in _COMPILER_NAMES)
 
 
 def _compiled(parts: tuple[str, ...]) -> bytes:
@@ -461,9 +469,11 @@ def pruned(steps: list[GuardStep]) -> tuple[GuardStep, ...]:
 
 
 def _reaches_compiler(step: Access) -> bool:
+    if about_compiler(step.source):
+        return True
     if not isinstance(step.key, Constant):
         return False
     key = decode(step.key)
     if step.method == "dict_getitem_manager":
-        return isinstance(key, str) and _about_compiler(key)
+        return isinstance(key, str) and about_compiler(key)
     return step.method == "lambda_manager" and str(key[1]).startswith(_COMPILER_MODULES)

@@ -20,6 +20,7 @@ import torch.utils._pytree as torch_pytree
 
 from preheat.image.call_checks import CallChecks, Check, add_call_checks
 from preheat.image.fingerprints import fingerprint, literal
+from preheat.image.values import import_object
 from preheat.torch_internals.patching import replaced
 
 if TYPE_CHECKING:
@@ -200,7 +201,11 @@ class GuardRecorder:
         name = root_global(guard) or ""
         found = self._builder.scope["G"].get(name)
         if name.startswith("__subclass_") and isinstance(found, type):
-            self._frame.installed_classes[name] = f"{found.__module__}:{found.__qualname__}"
+            path = f"{found.__module__}:{found.__qualname__}"
+            if _object(path) is found:
+                self._frame.installed_classes[name] = path
+            else:
+                self._frame.refusals.append(f"the tensor class {path} cannot be found by its name")
 
     def _when(self, guard: Any) -> str:
         """``load`` for a name inside of a library, which nobody rebinds; ``call`` for all others."""
@@ -277,6 +282,13 @@ def _is_elsewhere(value: Any) -> bool:
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
     return found is not value
+
+
+def _object(path: str) -> object:
+    try:
+        return import_object(path)
+    except (ImportError, AttributeError):
+        return None
 
 
 def is_library(module_name: str) -> bool:

@@ -35,32 +35,40 @@ from preheat.image.format import (
 )
 from preheat.image.standins import MODULES
 from preheat.image.values import UnportableError, encode, encode_code
+from preheat.image.weights import record_weights
 from preheat.torch_internals import wrapper_source
 from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
-from preheat.torch_internals.guard_tree import GuardTree, pruned
+from preheat.torch_internals.guard_tree import GuardTree, about_compiler, pruned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from preheat.image.call_checks import Check
     from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
-    from preheat.torch_internals.payload import CodeRecord
-    from preheat.torch_internals.payload import Variant as RecordedVariant
+    from preheat.torch_internals.payload import CodeRecord, GlobalState
     from preheat.torch_internals.triton_kernels import TritonRecorder
 
 _COMPILER = ("torch._dynamo", "torch._inductor")
+_IMPORTED = "__import_"
 _WRAPPING_MODULE = "torch._dynamo.external_utils"
 
 
-@dataclasses.dataclass
-class LeanParts:
-    """What one compiled frame adds to the parts of the dynamo form."""
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """One compiled version of a code object.
+
+    ``scope`` are its globals, ``installed`` what Dynamo put into them, ``backends`` the names of its
+    graphs.
+    """
 
     tree: GuardTree
     code: types.CodeType
-    original: types.CodeType
     scope: dict[str, Any]
     installed: Mapping[str, Any]
+    state: GlobalState
+    backends: tuple[str, ...]
+    call_checks: tuple[Check, ...]
+    load_checks: tuple[Check, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +83,10 @@ class WrittenImage:
 class ImageWriter:
     """Collects graphs and frames, and writes them as one image."""
 
-    def __init__(self, triton: TritonRecorder) -> None:
+    def __init__(self, target: Any, triton: TritonRecorder) -> None:
+        self._target = target
         self._triton = triton
-        self._frames: dict[int, LeanParts] = {}
+        self._frames: dict[types.CodeType, list[Frame]] = {}
         self._machine_code: dict[str, bytes] = {}
         self._calls: dict[str, BackendCall | None] = {}
 
@@ -85,19 +94,27 @@ class ImageWriter:
         """The graph that compiled bytecode calls by this name."""
         self._calls[name] = call
 
-    def add_frame(self, variant: RecordedVariant, parts: LeanParts) -> None:
-        """What belongs to a variant of the dynamo form."""
-        self._frames[id(variant)] = parts
+    def add_frame(self, original: types.CodeType, frame: Frame) -> None:
+        """A compiled version of a code object."""
+        self._frames.setdefault(original, []).append(frame)
+
+    def graph_count(self) -> int:
+        """How many graphs the frames call."""
+        return sum(len(frame.backends) for frames in self._frames.values() for frame in frames)
 
     def write(
         self,
         units: Sequence[tuple[types.CodeType, CodeRecord]],
         kernels: Mapping[str, str],
+        refusals: tuple[str, ...],
     ) -> WrittenImage:
         """The image of all units, the target's own code first.
 
-        ``kernels``: path of the library by the request that it answers.
+        ``kernels``: path of the library by the request that it answers. ``refusals``: what is known to
+        have no meaning in another process.
         """
+        if refusals:
+            return WrittenImage({}, (), refusals)
         try:
             return self._write(units, kernels)
         except UnportableError as error:
@@ -107,17 +124,17 @@ class ImageWriter:
         self, units: Sequence[tuple[types.CodeType, CodeRecord]], kernels: Mapping[str, str]
     ) -> WrittenImage:
         main, *others = units
-        if not main[1].variants:
+        if main[0] not in self._frames:
             wrapping = [unit for unit in others if unit[1].module == _WRAPPING_MODULE]
             if len(wrapping) != 1:
                 raise UnportableError("the target's own frame was not compiled")
             main = wrapping[0]
             others = [unit for unit in others if unit is not main]
         ordered = [main, *others]
-        frames = [self._frames[id(v)] for _, record in ordered for v in record.variants]
-        for parts in frames:
-            if parts.tree.refusals:
-                raise UnportableError("; ".join(dict.fromkeys(parts.tree.refusals)))
+        for code, _ in ordered:
+            for frame in self._frames.get(code, ()):
+                if frame.tree.refusals:
+                    raise UnportableError("; ".join(dict.fromkeys(frame.tree.refusals)))
         graphs = [self._call(name) for name in self._graph_names(ordered)]
         constants, tensors = write_constants([graph.constants for graph, _ in graphs])
         paths = {path: digest for digest, path in kernels.items()}
@@ -139,6 +156,7 @@ class ImageWriter:
             ),
             graphs=tuple(written),
             globals=tuple(self._globals(ordered)),
+            weights=self._weights() if any(graph.frozen for graph, _ in graphs) else (),
         )
         objects = {IMAGE_NAME: image_format.encode(image)}
         if constants:
@@ -147,11 +165,18 @@ class ImageWriter:
         used = {kernel.object for graph in written for kernel in graph.kernels}
         return WrittenImage(objects, tuple(sorted(used - set(objects))))
 
+    def _weights(self) -> tuple[image_format.Weight, ...]:
+        if not isinstance(self._target, torch.nn.Module):
+            raise UnportableError(
+                "parameters of a module that is no target are frozen into a graph"
+            )
+        return record_weights(self._target)
+
     # --- graphs ----------------------------------------------------------------------------
 
     def _graph_names(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> list[str]:
-        names = [name for _, record in units for v in record.variants for name in v.backends]
-        return list(dict.fromkeys(names))
+        frames = [frame for code, _ in units for frame in self._frames.get(code, ())]
+        return list(dict.fromkeys(name for frame in frames for name in frame.backends))
 
     def _call(self, name: str) -> tuple[CompiledGraph, BackendCall]:
         call = self._calls.get(name)
@@ -172,8 +197,6 @@ class ImageWriter:
     ) -> Graph:
         if graph.torchbind:
             raise UnportableError("a graph holds a TorchBind object")
-        if graph.frozen:
-            raise UnportableError("parameters are frozen into a graph")
         if len(graph.devices) > 1:
             raise UnportableError("a graph runs on several GPUs")
         if graph.cudagraphs:
@@ -224,22 +247,17 @@ class ImageWriter:
             digest=record.digest,
             original=original,
             entry=entry_code(code),
-            variants=tuple(self._variant(variant) for variant in record.variants),
+            variants=tuple(self._variant(frame) for frame in self._frames.get(code, ())),
         )
 
-    def _variant(self, variant: RecordedVariant) -> Variant:
-        parts = self._frames[id(variant)]
-        _refuse_unknown_helpers(parts)
+    def _variant(self, frame: Frame) -> Variant:
+        _refuse_unknown_helpers(frame)
         return Variant(
-            code=encode_code(parts.code),
-            guards=pruned(parts.tree.steps),
-            call_checks=tuple(map(_check, variant.call_checks)),
-            load_checks=tuple(
-                _check(check)
-                for check in variant.load_checks
-                if not _about_compiler(check.expression)
-            ),
-            modes=Modes(variant.state.grad, variant.state.inference, variant.state.autocast),
+            code=encode_code(frame.code),
+            guards=pruned(frame.tree.steps),
+            call_checks=_checks(frame.call_checks),
+            load_checks=_checks(frame.load_checks),
+            modes=Modes(frame.state.grad, frame.state.inference, frame.state.autocast),
         )
 
     def _globals(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> Iterator[Global]:
@@ -251,12 +269,11 @@ class ImageWriter:
             for name in record.names
         }
         seen = set()
-        for _, record in units:
+        for code, record in units:
             modules = dict(record.imports)
-            for variant in record.variants:
-                parts = self._frames[id(variant)]
+            for parts in self._frames.get(code, ()):
                 for name in dict.fromkeys([*_names_of(parts.code), *_guarded_names(parts.tree)]):
-                    known = name in parts.installed or name in modules
+                    known = name in parts.installed or name in modules or name.startswith(_IMPORTED)
                     if (record.module, name) in seen or not known:
                         continue
                     seen.add((record.module, name))
@@ -280,8 +297,8 @@ def _global(
         return Global(module, name, "resume", resumes[name])
     if name.startswith("__builtins_dict__"):
         return Global(module, name, "builtins")
-    target = modules.get(name) or (value.__name__ if isinstance(value, types.ModuleType) else None)
-    if target is None:
+    target = value.__name__ if isinstance(value, types.ModuleType) else modules.get(name)
+    if target is None or ":" in target:
         return Global(module, name, "value", 0, encode(value))
     if target.startswith(_COMPILER):
         if target not in MODULES:
@@ -290,7 +307,7 @@ def _global(
     return Global(module, name, "module", 0, encode(target))
 
 
-def _refuse_unknown_helpers(parts: LeanParts) -> None:
+def _refuse_unknown_helpers(parts: Frame) -> None:
     """Compiled code may only use what a stand-in has, of the compiler's modules."""
     for name, attribute in _attributes(parts.code):
         value = parts.scope.get(name)
@@ -343,11 +360,9 @@ def _guarded_names(tree: GuardTree) -> Iterator[str]:
                     yield constant
 
 
+def _checks(checks: Sequence[Check]) -> tuple[image_format.Check, ...]:
+    return tuple(_check(check) for check in checks if not about_compiler(check.expression))
+
+
 def _check(check: Check) -> image_format.Check:
     return image_format.Check(check.expression, check.subject, marshal.dumps(check.expected))
-
-
-def _about_compiler(expression: str) -> bool:
-    return (
-        "__import_torch_dot__dynamo" in expression or "__import_torch_dot__inductor" in expression
-    )

@@ -21,7 +21,7 @@ from preheat.errors import IncompatibleError
 from preheat.image.call_checks import CallChecks, add_call_checks, holds
 from preheat.image.installed import Installed, find, lock
 from preheat.image.nested import find_code
-from preheat.image.values import import_module
+from preheat.image.values import import_module, import_object
 from preheat.sources.digest import code_digest
 from preheat.torch_internals.constants import live
 from preheat.torch_internals.guard_states import loading_guards
@@ -84,7 +84,7 @@ def _code_of(
     has_own_globals = is_main or record.module == OF_NO_MODULE
     scope = main.__globals__ if has_own_globals else vars(import_module(record.module))
     for alias, name in record.imports:
-        installed.set_global(scope, alias, _imported(name))
+        provide(alias, import_object(name), scope, installed)
     if record.resume:
         code = SerializedCode.to_code_object(live(record.code, import_module))
         for name in record.names:
@@ -108,13 +108,19 @@ def _code_of(
     return code, scope
 
 
-def _imported(name: str) -> Any:
-    """A module, or what a class is in its module: ``package.module:Class``."""
-    module, _, path = name.partition(":")
-    found: Any = import_module(module)
-    for part in path.split(".") if path else ():
-        found = getattr(found, part)
-    return found
+def provide(name: str, value: object, scope: dict[str, Any], installed: Installed) -> None:
+    """Set a global that compiled bytecode looks up. Its name has a number of the build process in it.
+
+    Raises ``IncompatibleError`` where another package uses the name for something else.
+    """
+    if scope.get(name, value) is not value:
+        reason = Reason(
+            kind="name_taken",
+            symbol=f"{scope.get('__name__')}.{name}",
+            detail="another package in this process gave it another meaning",
+        )
+        raise IncompatibleError(reasons=[reason])
+    installed.set_global(scope, name, value)
 
 
 def _resume_function(code: types.CodeType, scope: dict[str, Any], name: str) -> Any:

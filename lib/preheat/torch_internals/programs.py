@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from preheat.errors import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from preheat.image.load import calling
 
 
 def callable_with_code(fn: Any) -> Any:
@@ -24,7 +22,7 @@ def callable_with_code(fn: Any) -> Any:
     if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
         return fn
     if isinstance(fn, functools.partial):
-        return _calling(fn)
+        return calling(fn)
     call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
     if inspect.ismethod(call):
         return call
@@ -32,13 +30,6 @@ def callable_with_code(fn: Any) -> Any:
         f"A {type(fn).__name__} has no Python code that torch.compile could trace.",
         remedy="Wrap it in a function.",
     )
-
-
-def _calling(fn: Callable[..., Any]) -> types.FunctionType:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
 
 
 def uncompiled(fn: Any) -> Any:
