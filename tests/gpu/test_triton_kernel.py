@@ -64,7 +64,7 @@ WORKER = """
     from kernels.model import program
 
     x = torch.linspace(0, 1, 1000, device="cuda")
-    loaded = preheat.load("triton_program", program, on_miss="error")
+    loaded = preheat.load("triton_program", program, on_miss="error", form=FORM)
     output = loaded(x)
     print(json.dumps([loaded.preheat.form, loaded.preheat.misses,
                       float((output - program(x)).abs().max())]))
@@ -92,11 +92,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def test_a_users_kernel_is_loaded_without_compilation(project: Project) -> None:
-    worker = project.python(WORKER)
+@pytest.mark.parametrize("form", ["lean", "dynamo"])
+def test_a_users_kernel_is_loaded_without_compilation(project: Project, form: str) -> None:
+    worker = project.python(WORKER.replace("FORM", repr(form)))
     assert worker.code == 0, worker.err
-    form, misses, error = worker.json()
-    assert (form, misses) == ("lean", 0)
+    used, misses, error = worker.json()
+    assert (used, misses) == (form, 0)
     assert error < 1e-6
 
 

@@ -22,6 +22,12 @@ TARGETS = [
     "right_program",
     "mainly",
 ]
+FORMS = [
+    (target, form)
+    for target in TARGETS
+    for form in ("lean", "dynamo")
+    if (target, form) != ("training", "lean")
+]
 
 LOAD_ALL = """
     import json, sys, warnings
@@ -32,16 +38,17 @@ LOAD_ALL = """
 
     warnings.simplefilter("error")
     answers = {}
-    for name in sys.argv[1:] or %(targets)r:
+    # The dynamo form imports the compiler, so it comes last.
+    for name, form in sorted(%(forms)r, key=lambda one: one[1] == "dynamo"):
         factory = getattr(zoo.warm, {"mainly": "mainly_target"}.get(name, name))
         wanted, loaded = make_spec(factory, name), make_spec(factory, name)
-        model = preheat.load(name, loaded.fn, on_miss="error")
+        model = preheat.load(name, loaded.fn, on_miss="error", form=form)
         errors = []
         for a, b in zip(wanted.calls(), loaded.calls()):
             eager, actual = exercise(wanted, wanted.fn, a), exercise(loaded, model, b)
             errors.append(None if eager.random else compare(eager, actual, TOLERANCE, name))
         report = model.preheat
-        answers[name] = {
+        answers[f"{name} {form}"] = {
             "form": report.form,
             "verdict": report.verdict,
             "misses": report.misses,
@@ -56,23 +63,23 @@ LOAD_ALL = """
 
 @pytest.fixture(scope="module")
 def loaded(zoo: Project, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """One worker that loads every target, with empty compiler caches."""
+    """One worker that loads every target in every form, with empty compiler caches."""
     nowhere = tmp_path_factory.mktemp("no-caches")
     environment = {
         "TORCHINDUCTOR_CACHE_DIR": str(nowhere / "inductor"),
         "TMPDIR": str(nowhere),
     }
-    done = zoo.python(LOAD_ALL % {"targets": TARGETS}, env=environment)
+    done = zoo.python(LOAD_ALL % {"forms": FORMS}, env=environment)
     assert done.code == 0, done.err
     answer = done.json()
     answer["left behind"] = sorted(p.name for p in nowhere.rglob("*.so"))
     return answer
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_target_loads_and_agrees_with_eager(loaded: Any, target: str) -> None:
-    answer = loaded[target]
-    assert answer["form"] == "dynamo"
+@pytest.mark.parametrize(("target", "form"), FORMS)
+def test_a_target_loads_and_agrees_with_eager(loaded: Any, target: str, form: str) -> None:
+    answer = loaded[f"{target} {form}"]
+    assert answer["form"] == form
     assert answer["verdict"] == "FRESH"
     assert answer["misses"] == answer["compiled"] == 0
     assert len(answer["errors"]) >= 1
@@ -91,15 +98,49 @@ def test_random_numbers_are_those_of_the_compiled_program(zoo: Project) -> None:
     assert zoo.manifest("random").proof.against == "compiled"  # type: ignore[union-attr]
 
 
-def test_every_package_has_a_proof(zoo: Project) -> None:
+def test_every_form_has_a_proof(zoo: Project) -> None:
     for target in TARGETS:
         proof = zoo.manifest(target).proof
         assert proof is not None
-        assert proof.frames_compiled == 0
+        assert {(target, one.form) for one in proof.forms} == {
+            one for one in FORMS if one[0] == target
+        }
+        assert all(one.frames_compiled == 0 for one in proof.forms)
+        # The program with breaks asks for the compiler itself: it says where to break.
+        assert all(
+            one.modules == 0 or target == "broken" for one in proof.forms if one.form == "lean"
+        )
         assert proof.examples >= 1
 
 
-def test_a_covered_call_hits_and_an_uncovered_one_follows_the_policy(zoo: Project) -> None:
+def test_a_trained_program_has_no_lean_form_and_the_manifest_says_why(zoo: Project) -> None:
+    manifest = zoo.manifest("training")
+    assert manifest.form("lean") is None
+    assert "gradients" in manifest.without["lean"]
+    assert all(not zoo.manifest(target).without for target in TARGETS if target != "training")
+    script = """
+        import json, torch, preheat
+        from preheat.errors import MissError
+        from zoo.model import Encoder
+
+        loaded = preheat.load("training", Encoder(12), on_miss="error")
+        loaded(torch.randn(5, 12)).sum().backward()
+        try:
+            preheat.load("training", Encoder(12), on_miss="error", form="lean")
+            said = []
+        except MissError as error:
+            said = [(reason.kind, reason.detail) for reason in error.reasons]
+        print(json.dumps([loaded.preheat.form, loaded.preheat.misses, said]))
+    """
+    done = zoo.python(script)
+    assert done.code == 0, done.err
+    assert done.json() == ["dynamo", 0, [["form_not_built", manifest.without["lean"]]]]
+
+
+@pytest.mark.parametrize("form", ["lean", "dynamo"])
+def test_a_covered_call_hits_and_an_uncovered_one_follows_the_policy(
+    zoo: Project, form: str
+) -> None:
     script = """
         import json, warnings, torch, preheat
         from zoo.model import Encoder
@@ -109,7 +150,7 @@ def test_a_covered_call_hits_and_an_uncovered_one_follows_the_policy(zoo: Projec
         answer = {}
         covered, uncovered = torch.randn(8, 16), torch.randn(2, 3, 16)
         for policy in ("error", "eager", "compile"):
-            loaded = preheat.load("encoder", model, on_miss=policy)
+            loaded = preheat.load("encoder", model, on_miss=policy, form=FORM)
             with torch.no_grad():
                 hit = torch.allclose(loaded(covered), model(covered), atol=1e-6)
             with warnings.catch_warnings(record=True) as caught:
@@ -128,7 +169,7 @@ def test_a_covered_call_hits_and_an_uncovered_one_follows_the_policy(zoo: Projec
             answer[policy].append(hit_again)
         print(json.dumps(answer))
     """
-    done = zoo.python(script)
+    done = zoo.python(script.replace("FORM", repr(form)))
     assert done.code == 0, done.err
     answer = done.json()
     hit, (kinds, text), misses, compiled, _, again = answer["error"]
@@ -177,14 +218,17 @@ def test_the_loaded_module_is_the_original_in_all_other_respects(zoo: Project) -
     assert failed == []
 
 
-def test_another_activation_or_size_is_a_miss_and_never_a_wrong_answer(zoo: Project) -> None:
+@pytest.mark.parametrize("form", ["lean", "dynamo"])
+def test_another_activation_or_size_is_a_miss_and_never_a_wrong_answer(
+    zoo: Project, form: str
+) -> None:
     script = """
         import json, torch, torch.nn.functional as F, preheat
         from zoo import model
 
         answer = {}
         def attempt(name, target, module, *args):
-            loaded = preheat.load(target, module, on_miss="error")
+            loaded = preheat.load(target, module, on_miss="error", form=FORM)
             try:
                 loaded(*args)
                 answer[name] = "hit"
@@ -198,7 +242,7 @@ def test_another_activation_or_size_is_a_miss_and_never_a_wrong_answer(zoo: Proj
         attempt("other size", "encoder", model.Encoder(24).eval(), torch.randn(8, 24))
         attempt("other dtype", "encoder", model.Encoder().eval().double(), x.double())
         changed = model.Encoder().eval()
-        loaded = preheat.load("encoder", changed, on_miss="error")
+        loaded = preheat.load("encoder", changed, on_miss="error", form=FORM)
         loaded(x)
         changed.act = torch.tanh
         try:
@@ -207,13 +251,13 @@ def test_another_activation_or_size_is_a_miss_and_never_a_wrong_answer(zoo: Proj
         except preheat.PreheatError as error:
             answer["changed after load"] = str(error)
         y = torch.randn(6)
-        modes = preheat.load("modes", model.by_mode, on_miss="error")
+        modes = preheat.load("modes", model.by_mode, on_miss="error", form=FORM)
         same = torch.allclose(modes(y, model.Mode.TWICE), model.by_mode(y, model.Mode.TWICE))
         same &= torch.allclose(modes(y, model.Mode.ONCE), model.by_mode(y, model.Mode.ONCE))
         answer["enumeration"] = "hit" if same else "wrong"
         print(json.dumps(answer))
     """
-    done = zoo.python(script)
+    done = zoo.python(script.replace("FORM", repr(form)))
     assert done.code == 0, done.err
     answer = done.json()
     assert answer.pop("same") == "hit"
@@ -242,17 +286,18 @@ def test_a_value_that_changed_in_this_process_refuses_the_package(zoo: Project) 
     assert form == "eager" or misses == 1
 
 
-def test_packages_do_not_disturb_each_other_or_plain_compilation(zoo: Project) -> None:
+@pytest.mark.parametrize("form", ["lean", "dynamo"])
+def test_packages_do_not_disturb_each_other_or_plain_compilation(zoo: Project, form: str) -> None:
     script = """
         import json, torch, torch.nn.functional as F, preheat
         from zoo import left, right, model
 
         x, y = torch.randn(7), torch.randn(4, 8)
-        first = preheat.load("left_program", left.program, on_miss="error")
-        second = preheat.load("right_program", right.program, on_miss="error")
+        first = preheat.load("left_program", left.program, on_miss="error", form=FORM)
+        second = preheat.load("right_program", right.program, on_miss="error", form=FORM)
         broken, again = model.Broken().eval(), model.Broken().eval()
-        one = preheat.load("broken", broken, on_miss="error")
-        two = preheat.load("broken", again, on_miss="error")
+        one = preheat.load("broken", broken, on_miss="error", form=FORM)
+        two = preheat.load("broken", again, on_miss="error", form=FORM)
         with torch.no_grad():
             checks = {
                 "left": torch.allclose(first(x), left.program(x)),
@@ -268,7 +313,7 @@ def test_packages_do_not_disturb_each_other_or_plain_compilation(zoo: Project) -
         checks["misses"] = sum(p.preheat.misses for p in (first, second, one, two)) == 0
         print(json.dumps(checks))
     """
-    done = zoo.python(script)
+    done = zoo.python(script.replace("FORM", repr(form)))
     assert done.code == 0, done.err
     assert [name for name, held in done.json().items() if not held] == []
 
@@ -280,10 +325,11 @@ def test_a_package_built_as_a_module_is_used_when_the_file_runs_as_main(zoo: Pro
     by_path = zoo.run(sys.executable, "zoo/mainly.py")
     for done in (by_name, by_path):
         assert done.code == 0, done.err
-        assert done.json() == {"same": True, "form": "dynamo"}
+        assert done.json() == {"same": True, "form": "lean"}
 
 
-def test_two_builds_of_one_target_are_used_from_many_threads(zoo: Project) -> None:
+@pytest.mark.parametrize("form", ["lean", "dynamo"])
+def test_two_builds_of_one_target_are_used_from_many_threads(zoo: Project, form: str) -> None:
     script = """
         import concurrent.futures, json, torch, preheat
         from zoo.model import Broken
@@ -293,14 +339,14 @@ def test_two_builds_of_one_target_are_used_from_many_threads(zoo: Project) -> No
             wanted = module(y)
 
         def work(_):
-            loaded = preheat.load("broken", module, on_miss="error")
+            loaded = preheat.load("broken", module, on_miss="error", form=FORM)
             return all(torch.allclose(loaded(y), wanted) for _ in range(20)), loaded.preheat.misses
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             results = list(pool.map(work, range(24)))
         print(json.dumps(all(right and misses == 0 for right, misses in results)))
     """
-    done = zoo.python(script)
+    done = zoo.python(script.replace("FORM", repr(form)))
     assert done.code == 0, done.err
     assert done.json() is True
 

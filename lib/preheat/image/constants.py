@@ -70,6 +70,11 @@ def read_constants(
 
 def _tensor(record: ConstantTensor, data: bytearray) -> torch.Tensor:
     dtype: Any = getattr(torch, record.dtype, None)
+    if (
+        len(record.shape) != len(record.stride)
+        or min((*record.shape, *record.stride), default=0) < 0
+    ):
+        raise CorruptedError(f"Constant {record.name!r} has no such shape.")
     length = _extent(record.shape, record.stride)
     if not isinstance(dtype, torch.dtype) or record.size != length * dtype.itemsize:
         raise CorruptedError(f"Constant {record.name!r} does not describe its bytes.")
