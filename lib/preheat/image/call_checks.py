@@ -6,6 +6,7 @@ and a fingerprint of what its value must be.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 from preheat.image.fingerprints import Fingerprint, fingerprint, literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 _manager: Any = torch._C._dynamo.guards.GuardManager
@@ -51,9 +52,20 @@ class CallChecks:
             (check, compile(check.expression, "<preheat guard>", "eval"), _Accepted())
             for check in checks
         ]
+        self._is_as_before: Callable[[Any], bool] = _never
+        self._attempts = 0
 
     def __call__(self, local_scope: Any) -> bool:
-        return self.failed(local_scope) is None
+        # What raises here is found again by the checks one by one.
+        with contextlib.suppress(Exception):
+            if self._is_as_before(local_scope):
+                return True
+        if self.failed(local_scope) is not None:
+            return False
+        if self._attempts < _ATTEMPTS:
+            self._attempts += 1
+            self._is_as_before = self._comparison(local_scope)
+        return True
 
     def text(self) -> str:
         """For torch's guard logs."""
@@ -73,6 +85,40 @@ class CallChecks:
                 return check
             accepted.add(value)
         return None
+
+    def _comparison(self, local_scope: Any) -> Callable[[Any], bool]:
+        """One function that says whether all values are those of a call that passed."""
+        conditions, names = [], dict(self._global_scope)
+        for number, (check, code, accepted) in enumerate(self._checks):
+            value = eval(code, self._global_scope, {"L": local_scope})  # noqa: S307
+            name = f"_value_{number}"
+            if check.subject == "value" and accepted.holds(value):
+                conditions.append(f"({check.expression}) is {name}")
+            elif check.subject == "value" and _is_plain(value):
+                kind = type(value).__name__
+                names[kind] = type(value)
+                conditions.append(f"type(_it := ({check.expression})) is {kind} and _it == {name}")
+            else:
+                return _never
+            names[name] = value
+        text = "lambda L: " + " and ".join(conditions)
+        made: Callable[[Any], bool] = eval(text, names)  # noqa: S307  recorded in the build
+        return made
+
+
+# A program that alternates between values has them compared one by one.
+_ATTEMPTS = 4
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _is_plain(value: object) -> bool:
+    """Whether equality says that a value is the same; zeros and numbers that are none have several."""
+    return type(value) in (int, str, bool) or (
+        type(value) is float and value == value and value != 0
+    )
 
 
 def add_call_checks(root: Any, checks: CallChecks) -> None:
