@@ -131,6 +131,7 @@ def image_of(*variants: Variant, **changes: Any) -> Image:
         units=(unit,),
         graphs=(graph_of(),),
         globals=(Global(__name__, "__compiled_fn_0", "graph", 0),),
+        weights=(),
     )
     return msgspec.structs.replace(made, **changes)
 

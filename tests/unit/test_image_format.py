@@ -32,7 +32,7 @@ CppKernel: name object entry
 ExampleValue: kind value size
 Global: module name kind index value
 Graph: code entry kernels names standins constants aligned mutated surroundings
-Image: interpreter torch guard_settings units graphs globals
+Image: interpreter torch guard_settings units graphs globals weights
 Leaf: parent method arguments text
 Mapping: kind pairs
 Mark: parent method
@@ -48,6 +48,7 @@ Surroundings: without_autocast versions mutations outputs grad_after arguments
 TritonKernel: name object function shared warps signature scratch launcher
 Unit: role module names source digest original entry variants
 Variant: code guards call_checks load_checks modes
+Weight: name sha256
 """
 }
 
