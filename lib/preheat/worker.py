@@ -292,7 +292,8 @@ def _install_dynamo(
 def _install_lean(
     request: _Request, opener: _Opener, manifest: Manifest, report: LoadReport
 ) -> LoadedForm:
-    from preheat.image.load import LoadedImage, read_image
+    from preheat.image.load import LoadedImage
+    from preheat.image.reading import read_image
 
     decide = functools.partial(_decide, report, request.policy)
 

@@ -27,7 +27,8 @@ from preheat.image.format import (
     Unit,
     Variant,
 )
-from preheat.image.load import LoadedImage, read_image
+from preheat.image.load import LoadedImage
+from preheat.image.reading import read_image
 from preheat.image.values import encode, reference
 from preheat.sources.digest import code_digest
 

@@ -7,10 +7,13 @@ image through ``preheat.torch_internals.image_writer``; a worker loads it with
 | module | what it holds |
 |---|---|
 | ``format`` | the records of an image, their bytes, and the limits of what is read |
-| ``values`` | Python values that have a meaning in another process |
-| ``codes`` | code objects: compiled bytecode, original code, entry points |
-| ``guards`` | torch's own guard tree, built again from its record |
-| ``graphs`` | compiled graphs: generated code, kernels, what AOTAutograd does around them |
+| ``values`` | Python values that have a meaning in another process; tensors: ``constants``, ``weights`` |
+| ``codes`` | entry points: what runs in place of a code object |
+| ``guards`` | torch's own guard tree, built again from its record, with ``enumeration`` |
+| ``checking`` | guards together with ``call_checks``, which compare ``fingerprints`` instead of identities |
+| ``graphs`` | generated code, what AOTAutograd does around it; ``kernels`` and ``triton`` |
 | ``standins`` | small replacements for what generated code takes from the compiler |
-| ``load`` | all of it put together: a callable |
+| ``nested`` | frames that were compiled on their own; ``installed`` for what is put on code objects |
+| ``programs`` | what a target is; ``operators`` for custom operators |
+| ``reading``, ``load`` | an image from a package, and all of it put together: a callable |
 """

@@ -6,7 +6,6 @@ and a fingerprint of what its value must be.
 
 from __future__ import annotations
 
-import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +55,12 @@ class CallChecks:
         self._attempts = 0
 
     def __call__(self, local_scope: Any) -> bool:
-        # What raises here is found again by the checks one by one.
-        with contextlib.suppress(Exception):
-            if self._is_as_before(local_scope):
-                return True
+        try:
+            same = self._is_as_before(local_scope)
+        except Exception:
+            same = False  # the checks one by one say which it was
+        if same:
+            return True
         if self.failed(local_scope) is not None:
             return False
         if self._attempts < _ATTEMPTS:

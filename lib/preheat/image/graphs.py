@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from preheat.errors import CorruptedError
-from preheat.image.format import OutputRule, Surroundings, unmarshal
+from preheat.image.format import CONSTANTS_NAME, CppKernel, OutputRule, Surroundings, unmarshal
+from preheat.image.kernels import load_cpp_kernel
 from preheat.image.standins import WRAPPER
 from preheat.image.values import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from preheat.image.format import Graph, MutationRule
+    from preheat.image.format import Graph, Image, MutationRule
+    from preheat.store.protocol import ObjectOpener
 
 _ALIGNMENT = 16
 DEVICE_INDEX = "_preheat_device_index"
-
-Compiled = "Callable[[list[Any]], Sequence[Any]]"
 
 
 def make_graph(
@@ -181,3 +182,46 @@ def _aligned(value: torch.Tensor) -> torch.Tensor:
     )
     flat = torch.as_strided(value, (needed + 1,), (1,)).clone()
     return torch.as_strided(flat, value.size(), value.stride())
+
+
+def load_graphs(
+    image: Image, opener: ObjectOpener, device: int, hooked: bool
+) -> list[Callable[..., Any]]:
+    """All graphs of an image, with their kernels and constants from the package.
+
+    ``hooked``: the frame evaluation hook is on while the program runs; it must not look into graphs.
+    Raises ``CorruptedError`` and ``IncompatibleError`` for what cannot be loaded here.
+    """
+    constants = _constants(image, opener)
+    graphs = [
+        make_graph(graph, _kernels(graph, opener, device), values, device)
+        for graph, values in zip(image.graphs, constants, strict=True)
+    ]
+    if not hooked:
+        return graphs
+    from preheat.image.nested import without_hook
+
+    return [without_hook(graph) for graph in graphs]
+
+
+def _constants(image: Image, opener: ObjectOpener) -> list[dict[str, torch.Tensor]]:
+    records = [graph.constants for graph in image.graphs]
+    if not any(records):
+        return [{} for _ in records]
+    from preheat.image.constants import read_constants
+
+    return read_constants(opener, CONSTANTS_NAME, records)
+
+
+def _kernels(graph: Graph, opener: ObjectOpener, device: int) -> dict[str, Any]:
+    loaded = {}
+    for kernel in graph.kernels:
+        opening = functools.partial(opener.open, kernel.object)
+        digest = kernel.object.rpartition("/")[2]
+        if isinstance(kernel, CppKernel):
+            loaded[kernel.name] = load_cpp_kernel(opening, digest, kernel.entry)
+        else:
+            from preheat.image.triton import load_triton_kernel
+
+            loaded[kernel.name] = load_triton_kernel(kernel, opening, digest, device)
+    return loaded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import sys
 import types
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from preheat.errors import CorruptedError, IncompatibleError
-from preheat.image import format as image_format
-from preheat.image.call_checks import CallChecks, Check, add_call_checks, guard_text, holds
+from preheat.image.call_checks import guard_text
+from preheat.image.checking import GuardMaker
 from preheat.image.codes import (
     GuardedVariant,
     Variants,
@@ -22,12 +21,17 @@ from preheat.image.codes import (
     renamed,
     variant_function,
 )
-from preheat.image.format import CONSTANTS_NAME, IMAGE_NAME, INTERPRETER, CppKernel, unmarshal
-from preheat.image.graphs import make_graph
-from preheat.image.guards import Guards, with_names
-from preheat.image.kernels import load_cpp_kernel
+from preheat.image.format import CppKernel
+from preheat.image.graphs import load_graphs
 from preheat.image.operators import spare_the_compiler
-from preheat.image.standins import guard_helpers
+from preheat.image.programs import (
+    device_index,
+    forward_of,
+    function_of,
+    globals_of,
+    module_call,
+    program_of,
+)
 from preheat.image.standins import module as standin_module
 from preheat.image.values import decode, decode_code, import_module, on_device
 from preheat.sources.digest import code_digest
@@ -36,13 +40,11 @@ from preheat.verdict import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from preheat.image.format import Global, Graph, Image, Unit, Variant
+    from preheat.image.format import Global, Image, Unit
     from preheat.image.nested import NestedFrames
     from preheat.store.protocol import ObjectOpener
 
 _numbers = itertools.count()
-
-Decide = "Callable[[str, str], str]"
 
 # What records that do not fit together raise.
 _NONSENSE = (
@@ -83,12 +85,12 @@ class LoadedImage:
         }
         self._globals: list[tuple[dict[str, Any], str]] = []
         self._foreign_scopes: dict[str, dict[str, Any]] = {}
-        self._skipped: list[Reason] = []
         self._compiled: dict[int | None, Callable[..., Any]] = {}
-        self._only_gpu = not any(isinstance(k, CppKernel) for g in image.graphs for k in g.kernels)
         self._device = device_index(fn)
-        self._main_scope = _globals_of(fn)
-        self._same_weights = self._compared_weights(fn)
+        self._main_scope = globals_of(fn)
+        self._guards = GuardMaker(
+            image, self._names, not _has_cpp_kernels(image), self._compared_weights(fn)
+        )
         spare_the_compiler()
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
         try:
@@ -122,7 +124,7 @@ class LoadedImage:
         return SameWeights(fn, self._image.weights)
 
     def _put_together(self, fn: Any) -> Callable[..., Any]:
-        self._provide_globals(self._graphs())
+        self._provide_globals(load_graphs(self._image, self._opener, self._device, self._hooked))
         self.call = self._target(fn)
         return self._with_nested_frames() if self._hooked else self.call
 
@@ -140,41 +142,6 @@ class LoadedImage:
 
     def uninstall(self) -> None:
         """Nothing of an image is shared: what it put into modules goes with ``call``."""
-
-    # --- graphs ----------------------------------------------------------------------------
-
-    def _graphs(self) -> list[Callable[..., Any]]:
-        constants = self._constants()
-        graphs = [
-            make_graph(graph, self._kernels(graph), values, self._device)
-            for graph, values in zip(self._image.graphs, constants, strict=True)
-        ]
-        if not self._hooked:
-            return graphs
-        from preheat.image.nested import without_hook
-
-        return [without_hook(graph) for graph in graphs]
-
-    def _constants(self) -> list[dict[str, torch.Tensor]]:
-        records = [graph.constants for graph in self._image.graphs]
-        if not any(records):
-            return [{} for _ in records]
-        from preheat.image.constants import read_constants
-
-        return read_constants(self._opener, CONSTANTS_NAME, records)
-
-    def _kernels(self, graph: Graph) -> dict[str, Any]:
-        loaded = {}
-        for kernel in graph.kernels:
-            opening = functools.partial(self._opener.open, kernel.object)
-            digest = kernel.object.rpartition("/")[2]
-            if isinstance(kernel, CppKernel):
-                loaded[kernel.name] = load_cpp_kernel(opening, digest, kernel.entry)
-            else:
-                from preheat.image.triton import load_triton_kernel
-
-                loaded[kernel.name] = load_triton_kernel(kernel, opening, digest, self._device)
-        return loaded
 
     # --- globals ---------------------------------------------------------------------------
 
@@ -229,7 +196,7 @@ class LoadedImage:
         if owner is None:
             call = entry
         elif isinstance(owner, torch.nn.Module) and program is owner:
-            call = _module_call(owner, entry)
+            call = module_call(owner, entry)
         else:
             call = functools.partial(entry, owner)
         return self._unless_replaced(program, function, entry, call)
@@ -238,11 +205,11 @@ class LoadedImage:
         self, program: Any, function: types.FunctionType, entry: Any, call: Callable[..., Any]
     ) -> Callable[..., Any]:
         """A call that would reach other code by now is a miss; defaults count as they are now."""
-        code, forward = function.__code__, _forward(program)
+        code, forward = function.__code__, forward_of(program)
         hooks: Any = sys.modules["torch.nn.modules.module"]
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if function.__code__ is not code or _forward(program) is not forward:
+            if function.__code__ is not code or forward_of(program) is not forward:
                 return self._replaced(program, code, _REPLACED)(*args, **kwargs)
             if (
                 hooks._global_forward_hooks
@@ -313,7 +280,7 @@ class LoadedImage:
         if code_digest(code) != unit.digest:
             raise IncompatibleError(reasons=[_other_code(code)])
         for variant in unit.variants:
-            guards = self._guards(variant, scope)
+            guards = self._guards.make(variant, scope)
             if guards is not None:
                 root = guards.root
                 root.add_epilogue_lambda_guard(
@@ -340,14 +307,14 @@ class LoadedImage:
         """Guards are made once, functions once for each closure."""
         # Modules hold resume functions: those must not keep the image alive.
         missed = self._missed if unit is self._image.units[0] else _weakly(self._missed)
-        prepared = [(self._guards(variant, scope), variant) for variant in unit.variants]
+        prepared = [(self._guards.make(variant, scope), variant) for variant in unit.variants]
         usable = [
             (guards, renamed(decode_code(variant.code), self._names))
             for guards, variant in prepared
             if guards is not None
         ]
         if not usable and unit.variants:
-            raise IncompatibleError(reasons=self._skipped)
+            raise IncompatibleError(reasons=self._guards.skipped)
 
         def variants_of(function: types.FunctionType) -> Variants:
             cells = dict(
@@ -363,108 +330,11 @@ class LoadedImage:
 
         return variants_of
 
-    def _guards(self, variant: Variant, scope: dict[str, Any]) -> _CheckedGuards | None:
-        helpers = {**guard_helpers(), "G": scope}
-        for check in self._checks(variant.load_checks):
-            if not _holds_now(check, helpers):
-                self._skipped.append(_changed(check))
-                return None
-        guards = Guards(
-            variant.guards,
-            scope,
-            variant.modes,
-            self._image.guard_settings,
-            self._names,
-            self._only_gpu,
-        )
-        checks = (
-            CallChecks(self._checks(variant.call_checks), helpers) if variant.call_checks else None
-        )
-        if checks is not None:
-            add_call_checks(guards.root, checks)
-        if self._same_weights is not None:
-            text = guard_text(["preheat: frozen parameters are unchanged"])
-            guards.root.add_epilogue_lambda_guard(self._same_weights, *text)
-        return _CheckedGuards(guards, checks)
-
-    def _checks(self, records: Sequence[image_format.Check]) -> tuple[Check, ...]:
-        return tuple(
-            Check(
-                with_names(record.expression, self._names),
-                record.subject,
-                unmarshal(record.expected),
-            )
-            for record in records
-        )
-
     def _missed(self, function: types.FunctionType, why: str) -> Callable[..., Any]:
         code = function.__code__
         if self._decide(code.co_qualname, why) == "eager":
             return function
         return self._plainly_compiled(function, code)
-
-
-class _CheckedGuards:
-    """torch's guards together with preheat's call-time checks."""
-
-    def __init__(self, guards: Guards, checks: CallChecks | None) -> None:
-        self.root = guards.root
-        self.check = guards.check
-        self._guards = guards
-        self._checks = checks
-
-    def why_not(self, local_scope: dict[str, Any]) -> str:
-        failed = self._checks.failed(local_scope) if self._checks is not None else None
-        if failed is not None:
-            return f"{failed.expression} is not {describe(failed)}"
-        return self._guards.why_not(local_scope)
-
-
-def read_image(opener: ObjectOpener) -> Image:
-    """The image of a package, for this interpreter and torch.
-
-    Raises ``CorruptedError`` for anything that is no image, and ``IncompatibleError`` for another
-    interpreter's or torch's.
-    """
-    opened = opener.open(IMAGE_NAME)
-    try:
-        image = image_format.decode(opened.read())
-    finally:
-        opened.close()
-    if image.interpreter != INTERPRETER:
-        raise IncompatibleError(reasons=[_differs("the interpreter's bytecode", "another", "this")])
-    if image.torch != str(torch.__version__):
-        raise IncompatibleError(reasons=[_differs("torch", image.torch, str(torch.__version__))])
-    return image
-
-
-def _differs(what: str, built: str, here: str) -> Reason:
-    return Reason(
-        kind="environment_differs", symbol=what, detail=f"built with {built}, here {here}"
-    )
-
-
-def _holds_now(check: Check, scope: dict[str, Any]) -> bool:
-    try:
-        return holds(check, eval(check.expression, scope, {"L": {}}))  # noqa: S307
-    except Exception:
-        return False
-
-
-def _changed(check: Check) -> Reason:
-    return Reason(
-        kind="value_changed",
-        symbol=check.expression,
-        detail=f"was {describe(check)} when the package was built",
-    )
-
-
-def describe(check: Check) -> str:
-    """A check's expectation for a person."""
-    kind, *rest = check.expected
-    if kind == "literal":
-        return str(rest[1])
-    return " ".join(str(part) for part in (kind, *rest[:2]) if isinstance(part, str))
 
 
 def _other_code(code: types.CodeType) -> Reason:
@@ -476,97 +346,8 @@ def _other_code(code: types.CodeType) -> Reason:
     )
 
 
-def program_of(fn: Any) -> Any:
-    """A module, function or method as it is; a callable object's ``__call__``."""
-    if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
-        return fn
-    if isinstance(fn, functools.partial):
-        return calling(fn)
-    call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
-    if inspect.ismethod(call):
-        return call
-    raise IncompatibleError(f"A {type(fn).__name__} has no Python code.")
-
-
-def calling(fn: functools.partial[Any]) -> types.FunctionType:
-    """A function that calls ``fn``; the build and the worker make the same one."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
-
-
-def device_index(fn: Any) -> int:
-    """The number of the GPU that a program is for: its parameters', else the current one; 0 without."""
-    module = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
-    if isinstance(module, torch.nn.Module):
-        for tensor in itertools.chain(module.parameters(), module.buffers()):
-            if tensor.device.type == "cuda":
-                return tensor.device.index or 0
-    cuda: Any = torch.cuda
-    if cuda.is_available() and cuda.is_initialized():
-        return int(cuda.current_device())
-    return 0
-
-
-def function_of(program: Any) -> tuple[types.FunctionType, Any]:
-    """The function whose code is the program's entry, and what it is bound to.
-
-    Raises ``IncompatibleError`` when it has none in Python.
-    """
-    found: Any = program.forward if isinstance(program, torch.nn.Module) else program
-    while (inner := getattr(found, "_torchdynamo_orig_callable", None)) is not None:
-        found = inner
-    owner = found.__self__ if inspect.ismethod(found) else None
-    function = getattr(found, "__func__", found)
-    if not isinstance(function, types.FunctionType):
-        raise IncompatibleError(f"{program!r} has no Python code.")
-    return function, owner
-
-
-def _globals_of(fn: Any) -> dict[str, Any]:
-    """The globals of the target's own code: they may belong to no module."""
-    try:
-        function, _ = function_of(program_of(fn))
-    except IncompatibleError:
-        return {}
-    return function.__globals__
-
-
 _REPLACED = "its code was replaced after the package was loaded"
 _HOOKS = "hooks of all modules are installed in this process"
-
-
-def _forward(program: Any) -> Any:
-    """What a call of a module reaches; None for anything else."""
-    if not isinstance(program, torch.nn.Module):
-        return None
-    return getattr(program.forward, "__func__", program.forward)
-
-
-def _module_call(module: torch.nn.Module, entry: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's call: its hooks run as Python runs them, around the compiled forward."""
-    own = vars(module)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if (
-            own["_forward_hooks"]
-            or own["_forward_pre_hooks"]
-            or own["_backward_hooks"]
-            or own["_backward_pre_hooks"]
-        ):
-            return hooked(*args, **kwargs)
-        return entry(module, *args, **kwargs)
-
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        kind: Any = type(module)
-        forward = {"forward": lambda _, *a, **k: entry(module, *a, **k)}
-        stand_in: Any = kind.__new__(type(kind.__name__, (kind,), forward))
-        object.__setattr__(stand_in, "__dict__", own)
-        return stand_in._call_impl(*args, **kwargs)
-
-    return call
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -583,3 +364,7 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 def _remove(names: list[tuple[dict[str, Any], str]]) -> None:
     for scope, name in names:
         scope.pop(name, None)
+
+
+def _has_cpp_kernels(image: Image) -> bool:
+    return any(isinstance(kernel, CppKernel) for graph in image.graphs for kernel in graph.kernels)

@@ -102,13 +102,18 @@ def _all(items: Any, depth: int) -> tuple[Value, ...]:
     return tuple(encode(item, depth - 1) for item in items)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether marshal writes a value and reads back the very same."""
     kind = type(value)
     if kind in _PLAIN:
         return True
+    if depth == 0:
+        return False
     if kind in (tuple, list, set, frozenset):
-        return all(_is_plain(item) for item in value)
-    return kind is dict and all(_is_plain(k) and _is_plain(v) for k, v in value.items())
+        return all(_is_plain(item, depth - 1) for item in value)
+    if kind is not dict:
+        return False
+    return all(_is_plain(k, depth - 1) and _is_plain(v, depth - 1) for k, v in value.items())
 
 
 def encode_code(code: types.CodeType) -> Code:

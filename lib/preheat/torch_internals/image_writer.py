@@ -38,13 +38,14 @@ from preheat.image.values import UnportableError, encode, encode_code
 from preheat.image.weights import record_weights
 from preheat.torch_internals import wrapper_source
 from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
-from preheat.torch_internals.guard_tree import GuardTree, about_compiler, pruned
+from preheat.torch_internals.guard_steps import about_compiler, pruned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from preheat.image.call_checks import Check
     from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
+    from preheat.torch_internals.guard_tree import GuardTree
     from preheat.torch_internals.payload import CodeRecord, GlobalState
     from preheat.torch_internals.triton_kernels import TritonRecorder
 

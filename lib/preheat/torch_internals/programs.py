@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from preheat.errors import RefusedError
-from preheat.image.load import calling
+from preheat.image.programs import calling
 
 
 def callable_with_code(fn: Any) -> Any:

@@ -138,7 +138,7 @@ def _what_ran(way: str, call: Any) -> dict[str, Any]:
 
 def _image(digest: str) -> dict[str, int]:
     """How large the loaded image is."""
-    from preheat.image.load import read_image
+    from preheat.image.reading import read_image
     from preheat.store import DiskStore, find_store
 
     store = DiskStore(find_store(None))
