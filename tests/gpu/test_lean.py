@@ -63,6 +63,16 @@ FILES = {
                 return x
 
 
+        class Counting(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("calls", torch.zeros(()))
+
+            def forward(self, x):
+                self.calls += 1
+                return x * self.calls, self.calls + 0
+
+
         def filled(x):
             y = torch.full((x.shape[0],), 2.0, device=x.device)
             torch._dynamo.graph_break()
@@ -132,6 +142,24 @@ FILES = {
 
 
         @preheat.target
+        def captured():
+            torch.manual_seed(0)
+            x = torch.randn(32, 64, device="cuda")
+            return preheat.Spec(
+                model.Perceptron().eval().cuda(), examples=[(x,)], grad=False,
+                mode="reduce-overhead",
+            )
+
+
+        @preheat.target
+        def counting():
+            x = torch.randn(16, device="cuda")
+            return preheat.Spec(
+                model.Counting().cuda(), examples=[(x,)], grad=False, mode="reduce-overhead"
+            )
+
+
+        @preheat.target
         def tuned():
             x = torch.randn(512, 512, device="cuda", dtype=torch.float16)
             return preheat.Spec(
@@ -142,12 +170,13 @@ FILES = {
     "preheat.toml": """
         targets = [
             "net.warm:perceptron", "net.warm:transformer", "net.warm:filled",
-            "net.warm:at_any_size", "net.warm:scaled", "net.warm:tuned",
+            "net.warm:at_any_size", "net.warm:scaled", "net.warm:tuned", "net.warm:captured",
+            "net.warm:counting",
         ]
         jobs = 6
     """,
 }
-TARGETS = ("perceptron", "transformer", "filled", "at_any_size", "scaled", "tuned")
+TARGETS = ("perceptron", "transformer", "filled", "at_any_size", "scaled", "tuned", "captured")
 
 WORKER = """
     import json, sys, time, torch
@@ -193,7 +222,7 @@ WORKER = """
         "load_ms": round(report.load_seconds * 1e3, 2), "import_load_first_call_ms": round(first * 1e3, 2),
         "error": float((output.float() - wanted.float()).abs().max()),
         "lean_ms": round(steady(loaded), 4), "eager_ms": round(steady(spec.fn), 4),
-        "compile_ms": round(steady(torch.compile(spec.fn)), 4) if {compiled!r} else None,
+        "compile_ms": round(steady(torch.compile(spec.fn, mode=spec.mode)), 4) if {compiled!r} else None,
         "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }}))
 """
@@ -216,7 +245,7 @@ def run(project: Project, target: str, directory: Path, device: int = 0) -> Any:
         "TORCHINDUCTOR_CACHE_DIR": str(directory),
         "TRITON_CACHE_DIR": str(directory / "triton"),
     }
-    compiled = target in ("perceptron", "transformer")
+    compiled = target in ("perceptron", "transformer", "captured")
     script = WORKER.format(name=target, device=device, compiled=compiled)
     worker = project.python(script, env=empty)
     assert worker.code == 0, worker.err
@@ -236,6 +265,63 @@ def test_a_program_is_lean_and_agrees_with_eager(
     assert report["error"] < 2e-2
     if target != "filled":  # it calls into the compiler by itself, to break its graph
         assert report["added"] == 0
+
+
+CAPTURED = """
+    import json, sys, torch, preheat
+    import net.warm
+    from preheat.exercise import make_spec
+    from preheat.image.cuda_graphs import CapturedGraph
+
+    replays = []
+    replay = CapturedGraph._replay
+    CapturedGraph._replay = lambda *args: replays.append(1) or replay(*args)
+    errors = []
+    def compare(loaded, module, x):
+        got, wanted = loaded(x), module(x)
+        errors.append(float((got - wanted).abs().max()))
+        return got, wanted
+    with torch.no_grad():
+        spec = make_spec(net.warm.captured, "captured")
+        module = spec.fn
+        loaded = preheat.load("captured", module, on_miss="error")
+        kept = [compare(loaded, module, torch.randn(32, 64, device="cuda")) for _ in range(5)]
+        errors += [float((got - wanted).abs().max()) for got, wanted in kept]
+        first = len(replays)
+        module.load_state_dict({n: t * 2 for n, t in module.state_dict().items()})
+        compare(loaded, module, torch.randn(32, 64, device="cuda"))
+        module.first.weight.data = module.first.weight.data.clone() + 1
+        for _ in range(3):
+            compare(loaded, module, torch.randn(32, 64, device="cuda"))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            compare(loaded, module, torch.randn(32, 64, device="cuda"))
+            torch.cuda.synchronize()
+        counting = make_spec(net.warm.counting, "counting").fn
+        other = preheat.load("counting", counting, on_miss="error")
+        x = torch.ones(16, device="cuda")
+        counts = [[float(v.flatten()[0]) for v in other(x)] for _ in range(5)]
+    print(json.dumps({
+        "form": [loaded.preheat.form, other.preheat.form], "error": max(errors),
+        "first": first, "replays": len(replays), "counts": counts,
+        "misses": loaded.preheat.misses + other.preheat.misses,
+        "compiler": "torch._dynamo" in sys.modules,
+    }))
+"""
+
+
+def test_cuda_graphs_are_captured_and_replayed(project: Project) -> None:
+    worker = project.python(CAPTURED)
+    assert worker.code == 0, worker.err
+    report = worker.json()
+    print(report)  # noqa: T201
+    assert report["form"] == ["lean", "lean"]
+    assert report["error"] < 1e-4
+    assert report["first"] == 4  # all but the first call
+    # A program whose result is a buffer that it changes is never captured: a copy would be none.
+    assert report["replays"] == 8
+    assert report["counts"] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert report["misses"] == 0
+    assert not report["compiler"]
 
 
 def test_a_package_serves_another_gpu_of_the_same_kind(project: Project, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ ConstantTensor: name dtype shape stride offset size device
 CppKernel: name object entry
 ExampleValue: kind value size
 Global: module name kind index value
-Graph: code entry kernels names standins constants aligned mutated surroundings
+Graph: code entry kernels names standins constants aligned mutated surroundings captured
 Image: interpreter torch guard_settings units graphs globals weights
 Leaf: parent method arguments text
 Mapping: kind pairs

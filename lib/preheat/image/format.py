@@ -242,6 +242,7 @@ class Graph(_Record, frozen=True):
     ``code``: the generated module without its header and kernels, marshalled; executed, it defines
     ``entry``. ``names``: what its header gave it, found again by name; ``standins``: names that
     ``preheat.image.standins`` provides. ``aligned``: inputs that must start at a multiple of 16 bytes.
+    ``captured``: the graph was built to be a CUDA graph; these inputs are parameters and buffers.
     """
 
     code: bytes
@@ -253,6 +254,7 @@ class Graph(_Record, frozen=True):
     aligned: tuple[int, ...]
     mutated: tuple[int, ...]
     surroundings: Surroundings
+    captured: tuple[int, ...] | None = None
 
 
 # --- code --------------------------------------------------------------------------------------

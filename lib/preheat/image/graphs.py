@@ -43,6 +43,10 @@ def make_graph(
     entry = scope.get(graph.entry)
     if entry is None:
         raise CorruptedError(f"A compiled graph does not define {graph.entry!r}.")
+    if graph.captured is not None:
+        from preheat.image.cuda_graphs import CapturedGraph
+
+        entry = CapturedGraph(entry, graph.captured)
     if graph.aligned:
         entry = _with_aligned_inputs(entry, graph.aligned, frozenset(graph.mutated))
     return _surrounded(entry, graph.surroundings)

@@ -27,7 +27,7 @@ class CompiledGraph:
     torchbind: tuple[str, ...]
     aligned: tuple[int, ...]
     mutated: tuple[int, ...]
-    cudagraphs: bool
+    captured: tuple[int, ...] | None
     devices: tuple[int, ...]
 
 
@@ -190,9 +190,25 @@ def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:
         torchbind=tuple(graph.torchbind_constants),
         aligned=tuple(graph.inputs_to_check),
         mutated=tuple(sorted(graph.mutated_input_idxs)),
-        cudagraphs=bool(options.get("cudagraphs")),
+        captured=_captured(graph, options),
         devices=tuple(sorted(graph.device_idxs)),
     )
+
+
+def _captured(graph: Any, options: Any) -> tuple[int, ...] | None:
+    """The static inputs of a graph that torch would run as one CUDA graph; None for others.
+
+    What torch would not capture, or only in parts, runs without CUDA graphs in the lean form.
+    """
+    info = graph.cudagraph_info
+    if not options.get("cudagraphs") or graph.disabled_cudagraphs_reason or info is None:
+        return None
+    if info.cudagraph_fail_reasons or len(graph.partition_maps or ()) > 1:
+        return None
+    static = tuple(graph.fx_kwargs.get("static_input_idxs") or ())
+    if set(graph.device_types) != {"cuda"} or not set(graph.mutated_input_idxs) <= set(static):
+        return None
+    return static
 
 
 def surroundings_of(metadata: Any, without_autocast: bool, keep_mutations: bool) -> Surroundings:

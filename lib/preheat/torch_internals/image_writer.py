@@ -200,8 +200,6 @@ class ImageWriter:
             raise UnportableError("a graph holds a TorchBind object")
         if len(graph.devices) > 1:
             raise UnportableError("a graph runs on several GPUs")
-        if graph.cudagraphs:
-            raise UnportableError("a graph is run as a CUDA graph")
         wrapper = wrapper_source.reduce(graph.source, graph.scope, graph.constants)
         surroundings = call.surroundings[0]
         if call.arguments:
@@ -218,6 +216,7 @@ class ImageWriter:
             aligned=graph.aligned,
             mutated=graph.mutated,
             surroundings=surroundings,
+            captured=graph.captured,
         )
 
     def _kernel(self, name: str, kernel: Any, paths: Mapping[str, str]) -> CppKernel | TritonKernel:
