@@ -101,6 +101,11 @@ def halved(self, x):
     return nn.functional.linear(x, self.weight) / 2
 
 
+def typed(x):
+    y = x + 1
+    return y * 2 if type(y) is torch.Tensor else y
+
+
 def patched(forward):
     module = nn.Linear(4, 4, bias=False)
     module.forward = types.MethodType(forward, module)
@@ -142,6 +147,11 @@ def formulas__twice():
 @preheat.target
 def formulas__thrice():
     return spec(thrice, X.clone().requires_grad_(), backward=True)
+
+
+@preheat.target
+def types_asked():
+    return spec(typed, X)
 
 
 @preheat.target
@@ -222,6 +232,11 @@ def test_a_program_that_cannot_be_packaged_is_refused_with_a_reason(
     assert results[name].word == "refused"
     assert results[name].reason.startswith("refused: ")
     assert REFUSED[name] in results[name].reason
+
+
+def test_a_program_may_ask_for_the_type_of_a_tensor(others: dict[str, Result]) -> None:
+    # Dynamo makes torch a global of the program's module, under a name of its own, for the guard.
+    assert others["types_asked"].word == "right", others["types_asked"].reason
 
 
 @pytest.mark.parametrize("name", ["branches", "formulas"])

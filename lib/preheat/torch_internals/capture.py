@@ -88,7 +88,7 @@ class _Package(CompilePackage):
         if entry is None:
             return
         self.refusals += frame.refusals
-        entry.import_sources.update(frame.installed_classes)
+        entry.import_sources.update(frame.installed_globals)
         self._name_installed_globals(entry, dynamo_code)
         original = next(code for code, known in self._codes.items() if known is entry)
         state = current_state()

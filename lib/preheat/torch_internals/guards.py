@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import re
 import sys
 import sysconfig
 import types
@@ -42,6 +43,9 @@ IDENTITY_GUARDS = frozenset(
 )
 VALUE_GUARDS = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH"})
 
+# A name that Dynamo makes of an identity and a compilation alone: for torch itself, it is.
+_UNNAMED_GLOBAL = re.compile(r"_\d+_c\d+")
+
 
 @dataclasses.dataclass
 class FrameGuards:
@@ -50,7 +54,7 @@ class FrameGuards:
     call_checks: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
     load_checks: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
     recorded_values: dict[tuple[str, str], Check] = dataclasses.field(default_factory=dict)
-    installed_classes: dict[str, str] = dataclasses.field(default_factory=dict)
+    installed_globals: dict[str, str] = dataclasses.field(default_factory=dict)
     refusals: list[str] = dataclasses.field(default_factory=list)
     tree: GuardTree | None = None
 
@@ -125,7 +129,7 @@ class GuardRecorder:
             return False
         if self._is_about_namedtuple_internals(guard):
             return False
-        self._note_installed_class(guard)
+        self._note_installed_global(guard)
         unportable = self._passes_unportable(guard.originating_source)
         identity = bool(kinds & IDENTITY_GUARDS)
         if entry.guard_type == "BUILTIN_MATCH" and self._when(guard) == "load":
@@ -196,14 +200,16 @@ class GuardRecorder:
             and str(scope.get("__name__")).startswith("namedtuple_")
         )
 
-    def _note_installed_class(self, guard: Any) -> None:
-        """A class that Dynamo itself made a global of the program's module, by where it is."""
+    def _note_installed_global(self, guard: Any) -> None:
+        """What Dynamo itself made a global of the program's module, by where it is."""
         name = root_global(guard) or ""
         found = self._builder.scope["G"].get(name)
+        if _UNNAMED_GLOBAL.fullmatch(name) and isinstance(found, types.ModuleType):
+            self._frame.installed_globals[name] = found.__name__
         if name.startswith("__subclass_") and isinstance(found, type):
             path = f"{found.__module__}:{found.__qualname__}"
             if _object(path) is found:
-                self._frame.installed_classes[name] = path
+                self._frame.installed_globals[name] = path
             else:
                 self._frame.refusals.append(f"the tensor class {path} cannot be found by its name")
 
