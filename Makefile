@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu format clean
+.PHONY: demo test check test-unit test-gpu bench-freshness table-lean bench-load format clean
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -24,6 +24,19 @@ test-unit: $(VENV)/installed-tests
 # By hand, on a machine with a GPU and its own torch: PYTHON is used as it is.
 test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
+
+# Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
+bench-freshness: $(VENV)/installed-tests
+	$(BIN)/python tests/bench/bench_freshness.py
+	cd tests && ../$(BIN)/python -m conformance.freshness_table ../docs/freshness_table.md
+
+# Which of 100 programs can be kept warm, and in which form: docs/lean.md. Takes about a quarter of an hour.
+table-lean: $(VENV)/installed-tests
+	$(BIN)/python tests/conformance/capture_table.py docs/lean.md
+
+# How a fresh process gets to its first result, with and without preheat: docs/performance.md.
+bench-load: $(VENV)/installed-tests
+	$(BIN)/preheat bench load --program mlp --rounds 3 --threads 1 --markdown docs/performance.md
 
 format: $(VENV)/installed-tests
 	$(BIN)/ruff format lib daemon tests

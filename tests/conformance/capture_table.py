@@ -13,6 +13,7 @@ import argparse
 import datetime
 import os
 import platform
+import re
 import sys
 import time
 from pathlib import Path
@@ -29,8 +30,9 @@ INTRODUCTION = """\
 # Which programs can be kept warm
 
 {count} programs, each built, proven, published, and loaded and called in a fresh process.
-{where} Written by `python tests/conformance/capture_table.py docs/lean.md`; the programs are in
-`tests/conformance/capture`.
+{where}
+Written by `make table-lean` (`python tests/conformance/capture_table.py docs/lean.md`); the programs
+are in `tests/conformance/capture`.
 
 `form` is what the worker loaded, with what stood in the way of the lean form, or why there is no
 package. `compiled` counts frames that the worker had to compile. `compiler modules` counts modules of
@@ -85,7 +87,8 @@ def cells(result: Result) -> tuple[str, ...]:
 
 def cell(text: str) -> str:
     """A reason as one line that fits into a table."""
-    return " ".join(text.replace("|", "\\|").split())[:MOST_CHARACTERS]
+    without_places = re.sub(r"\S*/site-packages/", "", text)
+    return " ".join(without_places.replace("|", "\\|").split())[:MOST_CHARACTERS]
 
 
 def main() -> None:

@@ -68,6 +68,8 @@ def test_plan_warm_plan(preheat: Command, file: Path) -> None:
                 "file": None,
                 "symbol": None,
                 "detail": "no package in this environment yet",
+                "built": None,
+                "here": None,
             }
         ],
         "action": "build",

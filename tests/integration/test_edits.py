@@ -183,7 +183,7 @@ def test_a_worker_does_not_mind_a_comment_that_changes_after_its_imports(project
     done = project.python(script, env=keeps_bytecode)
     assert done.code == 0, done.err
     answer = done.json()
-    assert (answer["form"], answer["frames_compiled"], answer["right"]) == ("dynamo", 0, True)
+    assert (answer["form"], answer["frames_compiled"], answer["right"]) == ("lean", 0, True)
 
 
 def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) -> None:
