@@ -11,12 +11,12 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from preheat.errors import BuildError, EnvironmentDiffersError, RefusedError, TargetError
-from preheat.exercise import Outcome, exercise, find_factory, make_spec
+from preheat.exercise import Outcome, classes_of, exercise, find_factory, make_spec
 from preheat.job import BuiltEvent, Job
 from preheat.manifest import (
     BuildRecord,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from preheat.torch_internals.image_writer import WrittenImage
 
 OUTCOMES_NAME = "outcomes.pt"
+CLASSES_NAME = "classes.json"
 
 
 class _Clock:
@@ -88,12 +89,12 @@ def main(job: Job, events: Events) -> None:
         settings = capture_settings()
         clock.phase("eager")
         with recorder.watching_calls() as ran:
-            randoms = _run_eagerly(spec, job.target)
+            eager = _run_eagerly(spec, job.target)
         loaded = loaded_names() - loaded_before
         # Examples may have changed the module in place: compile what the factory makes.
         del spec
         spec = make_spec(factory, job.target)
-        built = _compile(job, spec, clock, randoms)
+        built = _compile(job, spec, clock, eager)
         built.loaded = loaded
         built.calls = (constructed, ran)
         clock.phase("package")
@@ -124,18 +125,26 @@ def _check_environment(job: Job, environment: Environment) -> None:
         )
 
 
-def _run_eagerly(spec: Spec, target: str) -> list[bool]:
-    """Run each example without compilation; says for each whether it draws random numbers."""
-    randoms = []
+def _run_eagerly(spec: Spec, target: str) -> list[_Eager]:
+    """Run each example without compilation."""
+    found = []
     for index, example in enumerate(spec.calls()):
         try:
-            randoms.append(exercise(spec, spec.fn, example).random)
+            outcome = exercise(spec, spec.fn, example)
         except Exception as error:
             raise TargetError(
                 f"Target {target!r}: example {index} fails without compilation: "
                 f"{type(error).__name__}: {error}."
             ) from error
-    return randoms
+        found.append(_Eager(outcome.random, classes_of(outcome)))
+    return found
+
+
+class _Eager(NamedTuple):
+    """Of one example without compilation: whether it draws random numbers, and classes of tensors."""
+
+    random: bool
+    classes: dict[str, str]
 
 
 class _Built:
@@ -274,13 +283,14 @@ def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
     return ObjectRef(name=name, sha256=sha256, size=size)
 
 
-def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built:
+def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built:
     from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.identifiers import first_identifier
 
     clock.phase("trace")
     capture = Capture(spec, first_identifier(job.target, job.environment))
     outcomes: dict[int, Outcome] = {}
+    classes: dict[int, dict[str, str]] = {}
     with capture.active():
         for index, example in enumerate(spec.calls()):
             clock.phase("trace", f"example {index + 1} of {len(spec.examples)}")
@@ -291,8 +301,14 @@ def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built
                     f"Target {job.target!r}: example {index} fails when compiled, and runs without: "
                     f"{type(error).__name__}: {error}."[:4000]
                 ) from error
-            if randoms[index]:
+            if eager[index].random:
                 outcomes[index] = outcome
+            given = eager[index].classes
+            classes[index] = {
+                where: name
+                for where, name in classes_of(outcome).items()
+                if given.get(where, name) != name
+            }
         clock.phase("kernels")
         payload, without = _dynamo_form(capture)
         image = capture.image()
@@ -302,6 +318,8 @@ def _compile(job: Job, spec: Spec, clock: _Clock, randoms: list[bool]) -> _Built
             raise RefusedError(f"{without['dynamo']} Nor is there a lean form: {without['lean']}.")
     if outcomes:
         _save_outcomes(job, outcomes)
+    # torch.compile itself loses the class of some tensors with __torch_function__.
+    (Path(job.staging).parent / CLASSES_NAME).write_bytes(msgspec.json.encode(classes))
     return _Built(spec, payload, capture, image, without)
 
 

@@ -209,13 +209,24 @@ def _leaves(
                     yield place, leaf
 
 
+def classes_of(outcome: Outcome) -> dict[str, str]:
+    """The class of each tensor, by where it is."""
+    return {where: _class_name(tensor) for where, tensor in outcome.tensors}
+
+
 def compare(
-    expected: Outcome, actual: Outcome, tolerance: Mapping[str, tuple[float, float]], what: str
+    expected: Outcome,
+    actual: Outcome,
+    tolerance: Mapping[str, tuple[float, float]],
+    what: str,
+    classes: Mapping[str, str] | None = None,
 ) -> float:
     """The largest absolute difference.
 
-    Raises ``ProofError`` that names ``what`` and the place when structure, dtype, shape or a value
-    beyond tolerance differ.
+    ``classes``: those of the tensors that ``torch.compile`` gives another class than eager does.
+
+    Raises ``ProofError`` that names ``what`` and the place when structure, dtype, shape, class or a
+    value beyond tolerance differ.
     """
     if [where for where, _ in expected.tensors] != [where for where, _ in actual.tensors]:
         raise ProofError(f"{what}: the loaded program returns another structure than eager.")
@@ -224,27 +235,35 @@ def compare(
             raise ProofError(f"{what}: {where} is {got!r}, and {wanted!r} in eager.")
     worst = 0.0
     for (where, wanted), (_, got) in zip(expected.tensors, actual.tensors, strict=True):
-        worst = max(worst, _difference(wanted, got, tolerance, f"{what}: {where}"))
+        named = f"{what}: {where}"
+        _same_class(wanted, got, named, (classes or {}).get(where))
+        worst = max(worst, _difference(wanted, got, tolerance, named))
     return worst
 
 
-def compare_shapes(expected: Outcome, actual: Outcome, what: str) -> None:
-    """For programs that draw random numbers: places, shapes, dtypes and devices are eager's.
+def compare_shapes(
+    expected: Outcome, actual: Outcome, what: str, classes: Mapping[str, str] | None = None
+) -> None:
+    """For programs that draw random numbers: places, shapes, dtypes, devices and classes are eager's.
 
-    Raises ``ProofError`` that names ``what`` and the place.
+    ``classes`` as in ``compare``. Raises ``ProofError`` that names ``what`` and the place.
     """
     for outcome in (expected, actual):
         if [where for where, _ in outcome.tensors] != [where for where, _ in expected.tensors]:
             raise ProofError(f"{what}: the loaded program returns another structure than eager.")
     for (where, wanted), (_, got) in zip(expected.tensors, actual.tensors, strict=True):
+        _same_class(wanted, got, f"{what}: {where}", (classes or {}).get(where))
         _same_kind(wanted, got, f"{what}: {where}")
 
 
+def _same_class(wanted: torch.Tensor, got: torch.Tensor, where: str, compiled: str | None) -> None:
+    found, expected = _class_name(got), compiled or _class_name(wanted)
+    if found != expected:
+        whose = "after torch.compile" if compiled else "in eager"
+        raise ProofError(f"{where} is a {found}, and a {expected} {whose}.")
+
+
 def _same_kind(wanted: torch.Tensor, got: torch.Tensor, where: str) -> None:
-    classes = _class_name(wanted), _class_name(got)
-    if classes[0] != classes[1]:
-        # torch.compile itself loses the class of some tensors with __torch_function__.
-        raise ProofError(f"{where} is a {classes[1]}, and a {classes[0]} in eager.")
     kinds = (wanted.dtype, wanted.shape, wanted.device), (got.dtype, got.shape, got.device)
     if kinds[0] != kinds[1]:
         raise ProofError(f"{where} is {kinds[1]}, and {kinds[0]} in eager.")

@@ -12,7 +12,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from preheat.build import OUTCOMES_NAME
+import msgspec
+
+from preheat.build import CLASSES_NAME, OUTCOMES_NAME
 from preheat.errors import MissError, ProofError
 from preheat.exercise import (
     TOLERANCE,
@@ -115,8 +117,9 @@ def _prove_form(
             f"left the package: {report}."
         )
     tolerance = {**TOLERANCE, **job.tolerance}
+    classes = other_classes(Path(job.staging))
     worst = max(
-        _agree(index, wanted_spec, outcome, built, tolerance, kind)
+        _agree(index, wanted_spec, outcome, built, tolerance, kind, classes.get(index, {}))
         for index, outcome in enumerate(actual)
     )
     return FormProof(
@@ -156,13 +159,14 @@ def _agree(
     built: Mapping[int, Outcome],
     tolerance: Mapping[str, tuple[float, float]],
     kind: str,
+    classes: Mapping[str, str],
 ) -> float:
     what = f"example {index}, {kind} form"
     eager = exercise(spec, spec.fn, spec.calls()[index])
     if index in built:
-        compare_shapes(eager, actual, what)
+        compare_shapes(eager, actual, what, classes)
         eager, what = built[index], f"{what} (against the build's own result)"
-    return compare(eager, actual, tolerance, what)
+    return compare(eager, actual, tolerance, what, classes)
 
 
 def _copied(spec: Spec) -> Spec:
@@ -182,6 +186,14 @@ def built_outcomes(staging: Path) -> dict[int, Outcome]:
         return {}
     saved = torch.load(path, weights_only=True)
     return {index: Outcome(tuple(tensors.items()), (), True) for index, tensors in saved.items()}
+
+
+def other_classes(staging: Path) -> dict[int, dict[str, str]]:
+    """The classes of tensors to which ``torch.compile`` gives another class than eager, by example."""
+    path = staging.parent / CLASSES_NAME
+    if not path.exists():
+        return {}
+    return msgspec.json.decode(path.read_bytes(), type=dict[int, dict[str, str]])
 
 
 def _compiled_by_torch() -> int:

@@ -31,6 +31,15 @@ def test_a_tensor_of_another_class_is_another_answer(got: torch.Tensor) -> None:
         compare_shapes(wanted, outcome(got), "example 0")
 
 
+def test_a_class_that_torch_compile_gives_is_no_other_answer() -> None:
+    wanted, got = outcome(torch.ones(2).as_subclass(Marked)), outcome(torch.ones(2))
+    classes = {"output[0]": "torch.Tensor"}
+    assert compare(wanted, got, TOLERANCE, "example 0", classes) == 0
+    compare_shapes(wanted, got, "example 0", classes)
+    with pytest.raises(ProofError, match=r"a torch\.Tensor after torch\.compile"):
+        compare(wanted, wanted, TOLERANCE, "example 0", classes)
+
+
 def test_a_parameter_is_a_tensor() -> None:
     parameter = torch.nn.Parameter(torch.ones(2), requires_grad=False)
     assert compare(outcome(parameter.detach()), outcome(parameter), TOLERANCE, "example 0") == 0
