@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-_LOADED_BEFORE = frozenset(sys.modules)
 # The kernel stamps files with a clock that is up to a tick (10 ms at most) behind this one.
-_NOW_NS = time.time_ns() - 20_000_000
+_TICK_NS = 20_000_000
+# What was loaded at some moments, the latest last, and when each was: what is loaded since, and only
+# that, was imported later.
+_moments = [(frozenset(sys.modules), time.time_ns() - _TICK_NS)]
+
+
+def _forked() -> None:
+    _moments.append((frozenset(sys.modules), time.time_ns() - _TICK_NS))
+
+
+# A forked process has the modules of the one that it comes from; anything else it imports by itself.
+os.register_at_fork(after_in_child=_forked)
 
 # Fields of /proc/PID/stat, counted from 1: parent, flags, and start in clock ticks since boot.
 _PARENT, _FLAGS, _START = 4, 9, 22
@@ -29,13 +39,16 @@ def imported_after_ns(name: str, module: ModuleType) -> int:
 
     For what was loaded before preheat: when the interpreter started, forks not counted, because a
     forked process has the modules of the one that it comes from. For anything else: when preheat was
-    imported. Not promised: modules that were executed by hand before and got their name later.
+    imported, or when this process was forked if the module was not there yet. Not promised: modules
+    that were executed by hand before and got their name later.
     """
     spec = getattr(module, "__spec__", None)
     names = {name, getattr(module, "__name__", name), getattr(spec, "name", name)}
-    if module is sys.modules.get("__main__") or not _LOADED_BEFORE.isdisjoint(names):
-        return interpreter_started_ns()
-    return _NOW_NS
+    if module is not sys.modules.get("__main__"):
+        for loaded, when in reversed(_moments):
+            if loaded.isdisjoint(names):
+                return when
+    return interpreter_started_ns()
 
 
 @functools.cache

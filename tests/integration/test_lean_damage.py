@@ -98,7 +98,7 @@ def test_a_custom_operator_that_is_not_registered_is_a_reason(lean_project: Proj
         import json, torch
         from preheat.errors import IncompatibleError
         from preheat.image.load import LoadedImage
-from preheat.image.reading import read_image
+        from preheat.image.reading import read_image
         from preheat.store import DiskStore
         from preheat.worker import _Opener
 

@@ -314,3 +314,27 @@ def test_times_decide_only_together_with_content(tmp_path: Path) -> None:
     assert "a" not in running._executed  # a module without a spec may have been made anew
     # This file was written after this test's process began.
     assert interpreter_started_ns() < changed_ns
+
+
+def test_a_forked_process_knows_what_it_imported_by_itself() -> None:
+    """A module that was not there at the fork was imported after it; one that was, before."""
+    script = """
+        import os, sys, time
+        import preheat, json
+        from preheat.started import imported_after_ns
+        before = time.time_ns()
+        time.sleep(0.1)
+        child = os.fork()
+        if child == 0:
+            import wave
+            print(imported_after_ns("wave", wave) > before, imported_after_ns("json", json) > before)
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        import colorsys
+        print(imported_after_ns("colorsys", colorsys) > before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "False", "False"]
