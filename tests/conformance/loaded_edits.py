@@ -252,6 +252,8 @@ def load_edited(
         answer.write_bytes(msgspec.json.encode(work(base, edit, place)))
 
     answer.unlink(missing_ok=True)
+    # A worker that starts in the very moment of an edit cannot know which text it will import.
+    time.sleep(0.05)
     status = ended(worker)
     if status:
         said = log.read_text(errors="replace").strip()[-500:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import marshal
+import re
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _COMPILER = ("torch._dynamo", "torch._inductor")
 _IMPORTED = "__import_"
+_GLOBAL = re.compile(r"\bG\['([^']+)'\]")
 _WRAPPING_MODULE = "torch._dynamo.external_utils"
 
 
@@ -272,7 +274,7 @@ class ImageWriter:
         for code, record in units:
             modules = dict(record.imports)
             for parts in self._frames.get(code, ()):
-                for name in dict.fromkeys([*_names_of(parts.code), *_guarded_names(parts.tree)]):
+                for name in _looked_up(parts):
                     known = name in parts.installed or name in modules or name.startswith(_IMPORTED)
                     if (record.module, name) in seen or not known:
                         continue
@@ -331,6 +333,13 @@ def _attributes(code: types.CodeType) -> Iterator[tuple[str, str]]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _attributes(constant)
+
+
+def _looked_up(frame: Frame) -> list[str]:
+    """Globals that a frame's bytecode, guards and checks ask for, each once."""
+    checks = (*frame.call_checks, *frame.load_checks)
+    checked = (name for check in checks for name in _GLOBAL.findall(check.expression))
+    return list(dict.fromkeys([*_names_of(frame.code), *_guarded_names(frame.tree), *checked]))
 
 
 def _names_of(code: types.CodeType) -> Iterator[str]:
