@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_OVER_EAGER = 12
-# What torch itself cannot package, or compiles to something else than eager.
+# The proof finds that its dynamo form does not load, and publishes nothing.
 NOT_BUILT = {"D7"}
 # All of them together: one test waits for some minutes.
 pytestmark = pytest.mark.timeout(3000)
