@@ -136,9 +136,9 @@ class LoadedImage:
                 self._add_nested(unit)
         installed = Installed((self._suffix, 0), list(self._nested.entries))
         installed.publish()
-        call = self._nested.around(self.call)
-        weakref.finalize(call, installed.uninstall)
-        return call
+        # The entries stay: taking them away while another thread looks through them ends the process.
+        # They answer nothing once the image is not called any more.
+        return self._nested.around(self.call)
 
     def uninstall(self) -> None:
         """Nothing of an image is shared: what it put into modules goes with ``call``."""
