@@ -6,13 +6,11 @@ object, in this order, before any byte of a package is unpickled.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preheat.environment import (
     capture,
@@ -28,6 +26,7 @@ from preheat.errors import (
     PreheatError,
     UntrustedStoreError,
 )
+from preheat.forms import FormOpener, install_form, plainly_compiled, with_grad
 from preheat.live import live_differences
 from preheat.loaded import LoadReport, Runner, wrap
 from preheat.manifest import environment_digest
@@ -44,23 +43,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from preheat.manifest import Environment, Form, Manifest, ObjectRef
-    from preheat.store.protocol import OpenObject, Store
-
-FormKind = Literal["lean", "dynamo"]
+    from preheat.forms import FormKind, LoadedForm
+    from preheat.manifest import Environment, Manifest
+    from preheat.store.protocol import Store
 
 _POLL_SECONDS = 0.5
 _digests = FileDigests()
 _versions = InstalledVersions()
-
-
-class LoadedForm(Protocol):
-    """A form that was loaded: ``call`` is called like the program."""
-
-    @property
-    def call(self) -> Callable[..., Any]: ...
-    @property
-    def uninstall(self) -> Callable[[], None]: ...
 
 
 class Unusable(Exception):
@@ -266,7 +255,13 @@ def _install(request: _Request, store: Store, manifest: Manifest, digest: str) -
     for form in forms:
         report = LoadReport(request.target, Verdict.FRESH, form.kind, manifest=digest)
         try:
-            loaded = _INSTALLERS[form.kind](request, _Opener(store, form), manifest, report)
+            loaded = install_form(
+                request.fn,
+                form.kind,
+                FormOpener(store, form),
+                functools.partial(_decide, report, request.policy),
+                functools.partial(plainly_compiled, spec=manifest.spec),
+            )
         except IncompatibleError as error:
             failed += error.reasons or (_reason("load_failed", error),)
         except Exception as error:
@@ -280,46 +275,6 @@ def _install(request: _Request, store: Store, manifest: Manifest, digest: str) -
     raise Unusable(Verdict.STALE, *failed)
 
 
-def _install_dynamo(
-    request: _Request, opener: _Opener, manifest: Manifest, report: LoadReport
-) -> LoadedForm:
-    from preheat.torch_internals.dynamo_form import install_dynamo_form
-
-    decide = functools.partial(_decide, report, request.policy)
-    return install_dynamo_form(request.fn, opener, decide)
-
-
-def _install_lean(
-    request: _Request, opener: _Opener, manifest: Manifest, report: LoadReport
-) -> LoadedForm:
-    from preheat.image.load import LoadedImage
-    from preheat.image.reading import read_image
-
-    decide = functools.partial(_decide, report, request.policy)
-
-    def compile_plainly(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _plain_compile(function, manifest)
-
-    with _no_cycle_collection():
-        return LoadedImage(request.fn, read_image(opener), opener, decide, compile_plainly)
-
-
-@contextlib.contextmanager
-def _no_cycle_collection() -> Iterator[None]:
-    """Loading makes thousands of objects that live on; looking at all of torch's meanwhile is in vain."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-_INSTALLERS = {"lean": _install_lean, "dynamo": _install_dynamo}
-
-
 def _runner(
     request: _Request, manifest: Manifest, report: LoadReport, loaded: LoadedForm
 ) -> Runner:
@@ -330,23 +285,7 @@ def _runner(
         vars(report).update(vars(runner.report), load_seconds=report.load_seconds)
         return runner.run
 
-    return Runner(report, _with_grad(loaded.call, manifest.spec.grad), fall_back)
-
-
-class _Opener:
-    """Opens the objects of one form by their names inside of the package."""
-
-    def __init__(self, store: Store, form: Form) -> None:
-        self._store = store
-        self._objects: dict[str, ObjectRef] = {ref.name: ref for ref in form.objects}
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._objects)
-
-    def open(self, name: str) -> OpenObject:
-        if name not in self._objects:
-            raise CorruptedError(f"The package has no object named {name!r}.")
-        return self._store.open_object(self._objects[name])
+    return Runner(report, with_grad(loaded.call, manifest.spec.grad), fall_back)
 
 
 def _decide(report: LoadReport, policy: OnMiss, symbol: str, why: str) -> str:
@@ -365,27 +304,6 @@ def _decide(report: LoadReport, policy: OnMiss, symbol: str, why: str) -> str:
     return "compile"
 
 
-def _with_grad(call: Callable[..., Any], grad: bool) -> Callable[..., Any]:
-    """Calls run with gradients only where the target was declared with them."""
-    if grad:
-        return call
-    import torch
-
-    is_enabled = torch.is_grad_enabled
-    set_enabled = torch._C._set_grad_enabled
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not is_enabled():
-            return call(*args, **kwargs)
-        set_enabled(False)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            set_enabled(True)
-
-    return run
-
-
 def _without_package(target: str, fn: Any, policy: OnMiss, unusable: Unusable) -> Runner:
     reasons = tuple(unusable.reasons)
     if policy == "error":
@@ -399,25 +317,6 @@ def _without_package(target: str, fn: Any, policy: OnMiss, unusable: Unusable) -
     what = "runs without compilation" if form == "eager" else "is compiled in this process"
     say_once(target, what, reasons)
     report = LoadReport(target, unusable.verdict, form, reasons)
-    call = fn if form == "eager" else _plain_compile(fn, unusable.manifest)
-    manifest = unusable.manifest
-    run = call if manifest is None else _with_grad(call, manifest.spec.grad)
-    return Runner(report, run, None)
-
-
-def _plain_compile(fn: Any, manifest: Manifest | None) -> Callable[..., Any]:
-    import torch
-
-    if manifest is None:
-        plain: Callable[..., Any] = torch.compile(fn)
-        return plain
-    spec = manifest.spec
-    compiled: Callable[..., Any] = torch.compile(
-        fn,
-        backend=spec.backend,
-        mode=spec.mode,
-        dynamic=spec.dynamic,
-        fullgraph=spec.fullgraph,
-        options=dict(spec.options) or None,  # type: ignore[arg-type]
-    )
-    return compiled
+    spec = unusable.manifest.spec if unusable.manifest is not None else None
+    call = fn if form == "eager" else plainly_compiled(fn, spec)
+    return Runner(report, call if spec is None else with_grad(call, spec.grad), None)

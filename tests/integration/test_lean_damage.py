@@ -100,12 +100,12 @@ def test_a_custom_operator_that_is_not_registered_is_a_reason(lean_project: Proj
         from preheat.image.load import LoadedImage
         from preheat.image.reading import read_image
         from preheat.store import DiskStore
-        from preheat.worker import _Opener
+        from preheat.forms import FormOpener
 
         store = DiskStore("store")
         (ref,) = store.refs("custom")
         form = store.read_manifest(ref.manifest).form("lean")
-        opener = _Opener(store, form)
+        opener = FormOpener(store, form)
         image = read_image(opener)
         try:
             LoadedImage(lambda x: x, image, opener, None, None)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from preheat.errors import IncompatibleError
-from preheat.image.installed import Installed
 from preheat.image.values import import_object
 from preheat.torch_internals.install import provide
+from preheat.torch_internals.installed import Installed
 
 
 class Outer:

@@ -32,6 +32,9 @@ class _Captured:
     def fits(self, args: Sequence[Any]) -> bool:
         return all(args[index].data_ptr() == pointer for index, pointer in self.static)
 
+    def on_current_stream(self) -> bool:
+        return bool(self.stream == torch.cuda.current_stream().cuda_stream)
+
 
 class CapturedGraph:
     """``compiled`` as a CUDA graph. ``static`` are its parameters and buffers among the inputs.
@@ -55,9 +58,9 @@ class CapturedGraph:
             captured = self._captured.get(key)
             if captured is None or not captured.fits(args):
                 captured = self._capture(key, args)
-            if captured is None or captured.stream != torch.cuda.current_stream().cuda_stream:
-                return self._compiled(args)
-            return self._replay(captured, args)
+            if captured is not None and captured.on_current_stream():
+                return self._replay(captured, args)
+        return self._compiled(args)
 
     def _capture(self, key: tuple[Any, ...], args: list[Any]) -> _Captured | None:
         """None for a call that runs as it is: the first of its kind, or one that cannot be captured."""

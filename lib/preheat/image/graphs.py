@@ -10,7 +10,7 @@ import torch
 from preheat.errors import CorruptedError
 from preheat.image.format import CONSTANTS_NAME, CppKernel, OutputRule, Surroundings, unmarshal
 from preheat.image.kernels import load_cpp_kernel
-from preheat.image.standins import WRAPPER
+from preheat.image.standins import DEVICE_INDEX, WRAPPER
 from preheat.image.values import decode
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from preheat.store.protocol import ObjectOpener
 
 _ALIGNMENT = 16
-DEVICE_INDEX = "_preheat_device_index"
 
 
 def make_graph(

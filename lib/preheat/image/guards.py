@@ -6,7 +6,6 @@ record alone, never from a live object of this process.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import types
 from typing import TYPE_CHECKING, Any
@@ -27,12 +26,13 @@ from preheat.image.format import (
     Root,
     unmarshal,
 )
+from preheat.image.modes import entered
 from preheat.image.standins import ACCESSORS, PREDICATES, guard_helpers
 from preheat.image.values import decode
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from preheat.image.format import GuardStep
 
@@ -250,20 +250,3 @@ def _some_mapping(kind: type, size: int) -> Any:
 
 def _text(text: tuple[str, ...]) -> tuple[Any, ...]:
     return guard_text(list(text))
-
-
-@contextlib.contextmanager
-def entered(modes: Modes) -> Iterator[None]:
-    """Inference mode and autocast as they were when a variant was compiled.
-
-    A tensor guard's dispatch keys depend on them while the guard is made.
-    """
-    with contextlib.ExitStack() as stack:
-        if modes.inference != torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(modes.inference))
-        for device, enabled, dtype in modes.autocast:
-            if enabled == torch.is_autocast_enabled(device) and not enabled:
-                continue
-            kind = getattr(torch, dtype.removeprefix("torch."))
-            stack.enter_context(torch.autocast(device, dtype=kind, enabled=enabled))
-        yield

@@ -33,7 +33,7 @@ from preheat.image.programs import (
     program_of,
 )
 from preheat.image.standins import module as standin_module
-from preheat.image.values import decode, decode_code, import_module, on_device
+from preheat.image.values import decode, decode_code, import_module, on_device, other_code
 from preheat.sources.digest import code_digest
 from preheat.verdict import Reason
 
@@ -129,15 +129,10 @@ class LoadedImage:
         return self._with_nested_frames() if self._hooked else self.call
 
     def _with_nested_frames(self) -> Callable[..., Any]:
-        from preheat.image.installed import Installed
-
         for unit in self._image.units:
             if unit.role == "nested" and unit.variants:
                 self._add_nested(unit)
-        installed = Installed((self._suffix, 0), list(self._nested.entries))
-        installed.publish()
-        # The entries stay: taking them away while another thread looks through them ends the process.
-        # They answer nothing once the image is not called any more.
+        self._nested.publish()
         return self._nested.around(self.call)
 
     def uninstall(self) -> None:
@@ -190,7 +185,7 @@ class LoadedImage:
             return self._unless_replaced(program, entry, entry, entry)
         function, owner = function_of(program)
         if code_digest(function.__code__) != unit.digest:
-            raise IncompatibleError(reasons=[_other_code(function.__code__)])
+            raise IncompatibleError(reasons=[other_code(function.__code__)])
         entry = self._entry(unit, function, function.__globals__)
         call: Callable[..., Any]
         if owner is None:
@@ -278,7 +273,7 @@ class LoadedImage:
         scope = self._scope(unit.module)
         code = find_code(unit.module, unit.names, unit.source, scope)
         if code_digest(code) != unit.digest:
-            raise IncompatibleError(reasons=[_other_code(code)])
+            raise IncompatibleError(reasons=[other_code(code)])
         for variant in unit.variants:
             guards = self._guards.make(variant, scope)
             if guards is not None:
@@ -335,15 +330,6 @@ class LoadedImage:
         if self._decide(code.co_qualname, why) == "eager":
             return function
         return self._plainly_compiled(function, code)
-
-
-def _other_code(code: types.CodeType) -> Reason:
-    return Reason(
-        kind="live_code_differs",
-        file=code.co_filename,
-        symbol=code.co_qualname,
-        detail="this process imported another version than the package was built from",
-    )
 
 
 _REPLACED = "its code was replaced after the package was loaded"

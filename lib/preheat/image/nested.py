@@ -57,15 +57,25 @@ class NestedFrames:
     def __init__(self, missed: Callable[[types.CodeType, str, tuple[Any, ...]], Any]) -> None:
         self._missed = missed
         self._guards: dict[int, list[Guarded]] = {}
-        self.entries: list[tuple[types.CodeType, Any, types.CodeType]] = []
+        self._entries: list[tuple[types.CodeType, Any, types.CodeType]] = []
 
     def add(
         self, code: types.CodeType, guards: Guarded, root: Any, compiled: types.CodeType
     ) -> None:
         """A variant of a nested frame. It answers only while this image is being called."""
-        # Code objects may hold what cannot be hashed; ``entries`` keeps them alive.
+        # Code objects may hold what cannot be hashed; the entries keep them alive.
         self._guards.setdefault(id(code), []).append(guards)
-        self.entries.append((code, _Root(root), compiled))
+        self._entries.append((code, _Root(root), compiled))
+
+    def publish(self) -> None:
+        """Let calls find the variants.
+
+        They stay where they are when the image is gone, and answer nothing: torch could only take away
+        all entries of a code object at once, and a thread that is looking through them would then read
+        freed memory.
+        """
+        for code, root, compiled in self._entries:
+            _eval_frame._load_precompile_entry(code, root, compiled)
 
     def is_current(self, _: Any) -> bool:
         """Whether a call of this image is under way in this thread."""

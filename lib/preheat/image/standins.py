@@ -149,6 +149,9 @@ def _no_op(*_: Any, **__: Any) -> None:
     return None
 
 
+# What generated code calls the number of its GPU: a value of the worker's, not of the build's.
+DEVICE_INDEX = "_preheat_device_index"
+
 WRAPPER: dict[str, Any] = {
     "align": _align,
     "bias_addmm": _bias_addmm,

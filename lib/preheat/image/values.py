@@ -273,17 +273,18 @@ def resolve(found: Reference) -> Any:
             ]
         ) from error
     if kind == "function" and code_digest(value.__code__) != found.digest:
-        raise IncompatibleError(
-            reasons=[
-                Reason(
-                    kind="live_code_differs",
-                    file=value.__code__.co_filename,
-                    symbol=".".join(path),
-                    detail="this process imported another version than the package was built from",
-                )
-            ]
-        )
+        raise IncompatibleError(reasons=[other_code(value.__code__)])
     return value
+
+
+def other_code(code: types.CodeType) -> Reason:
+    """Why a package cannot be used: the live code is not the code that it was built from."""
+    return Reason(
+        kind="live_code_differs",
+        file=code.co_filename,
+        symbol=code.co_qualname,
+        detail="this process imported another version than the package was built from",
+    )
 
 
 def _device(text: str) -> torch.device:

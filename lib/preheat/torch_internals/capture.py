@@ -19,6 +19,7 @@ from torch._dynamo.precompile_context import PrecompileContext
 from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 
 from preheat.errors import RefusedError
+from preheat.image.modes import current_modes
 from preheat.sources.digest import code_digest
 from preheat.torch_internals import triton_kernels
 from preheat.torch_internals.constants import portable
@@ -32,7 +33,6 @@ from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
 from preheat.torch_internals.payload import FORMAT, OF_NO_MODULE, CodeRecord, Payload, Variant
 from preheat.torch_internals.programs import callable_with_code, entry_function
-from preheat.torch_internals.state import current_state
 from preheat.torch_internals.triton_kernels import TritonRecorder
 from preheat.torch_internals.versions import torch_version
 
@@ -91,7 +91,7 @@ class _Package(CompilePackage):
         entry.import_sources.update(frame.installed_globals)
         self._name_installed_globals(entry, dynamo_code)
         original = next(code for code, known in self._codes.items() if known is entry)
-        state = current_state()
+        modes = current_modes()
         self.image.add_frame(
             original,
             Frame(
@@ -99,7 +99,7 @@ class _Package(CompilePackage):
                 code=dynamo_code,
                 scope=self.scope_of(entry),
                 installed=self.graph_recorder.installed,
-                state=state,
+                modes=modes,
                 backends=backends,
                 call_checks=tuple(frame.call_checks.values()),
                 load_checks=tuple(frame.load_checks.values()),
@@ -113,7 +113,7 @@ class _Package(CompilePackage):
             Variant(
                 guards=guards_state,
                 code=portable(SerializedCode.from_code_object(dynamo_code)),
-                state=state,
+                modes=modes,
                 backends=backends,
                 call_checks=tuple(frame.call_checks.values()),
                 load_checks=tuple(frame.load_checks.values()),

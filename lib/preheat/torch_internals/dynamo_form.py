@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from preheat.torch_internals import payload as payloads
 from preheat.torch_internals.versions import torch_version
@@ -13,19 +13,12 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable
 
-    from preheat.store.protocol import OpenObject
+    from preheat.store.protocol import ObjectOpener
 
 KIND = "dynamo"
 FORMAT = payloads.FORMAT
 PAYLOAD_NAME = "payload"
 KERNEL_PREFIX = "kernel/"
-
-
-class Opener(Protocol):
-    """Opens verified objects of the package by name."""
-
-    def names(self) -> tuple[str, ...]: ...
-    def open(self, name: str) -> OpenObject: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +31,7 @@ class LoadedForm:
 
 def install_dynamo_form(
     fn: Any,
-    opener: Opener,
+    opener: ObjectOpener,
     decide: Callable[[str, str], str],
 ) -> LoadedForm:
     """Install the form for the live program ``fn``.

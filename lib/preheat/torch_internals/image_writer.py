@@ -28,7 +28,6 @@ from preheat.image.format import (
     Global,
     Graph,
     Image,
-    Modes,
     TritonKernel,
     Unit,
     Variant,
@@ -45,9 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from preheat.image.call_checks import Check
+    from preheat.image.format import Modes
     from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
     from preheat.torch_internals.guard_tree import GuardTree
-    from preheat.torch_internals.payload import CodeRecord, GlobalState
+    from preheat.torch_internals.payload import CodeRecord
     from preheat.torch_internals.triton_kernels import TritonRecorder
 
 _COMPILER = ("torch._dynamo", "torch._inductor")
@@ -68,7 +68,7 @@ class Frame:
     code: types.CodeType
     scope: dict[str, Any]
     installed: Mapping[str, Any]
-    state: GlobalState
+    modes: Modes
     backends: tuple[str, ...]
     call_checks: tuple[Check, ...]
     load_checks: tuple[Check, ...]
@@ -259,7 +259,7 @@ class ImageWriter:
             guards=pruned(frame.tree.steps),
             call_checks=_checks(frame.call_checks),
             load_checks=_checks(frame.load_checks),
-            modes=Modes(frame.state.grad, frame.state.inference, frame.state.autocast),
+            modes=frame.modes,
         )
 
     def _globals(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> Iterator[Global]:

@@ -19,15 +19,16 @@ from torch._dynamo.package import SerializedCode, load_guard_manager, load_guard
 
 from preheat.errors import IncompatibleError
 from preheat.image.call_checks import CallChecks, add_call_checks, holds
-from preheat.image.installed import Installed, find, lock
+from preheat.image.checking import describe
+from preheat.image.modes import entered
 from preheat.image.nested import find_code
-from preheat.image.values import import_module, import_object
+from preheat.image.values import import_module, import_object, other_code
 from preheat.sources.digest import code_digest
 from preheat.torch_internals.constants import live
 from preheat.torch_internals.guard_states import loading_guards
 from preheat.torch_internals.guards import evaluate, guard_helpers
+from preheat.torch_internals.installed import Installed, find, lock
 from preheat.torch_internals.payload import OF_NO_MODULE
-from preheat.torch_internals.state import entered
 from preheat.torch_internals.wrappers import executing_in_memory
 from preheat.verdict import Reason
 
@@ -96,13 +97,7 @@ def _code_of(
             else find_code(record.module, record.names, record.source or "", scope)
         )
         if code_digest(code) != record.digest:
-            reason = Reason(
-                kind="live_code_differs",
-                file=code.co_filename,
-                symbol=code.co_qualname,
-                detail="this process imported another version than the package was built from",
-            )
-            raise IncompatibleError(reasons=[reason])
+            raise IncompatibleError(reasons=[other_code(code)])
     if not record.variants:
         installed.left_to_python.add(code)
     return code, scope
@@ -149,7 +144,7 @@ def _restore(
     ``known``: code objects that have variants. A function that compiled bytecode makes must be made of
     those very objects, and not of others that are equal.
     """
-    with entered(variant.state):
+    with entered(variant.modes):
         state = _guards_state(variant.guards)
         _provide_builtins(state.output_graph, scope)
         if (reason := _changed_value(variant, state.output_graph, scope, code)) is not None:
@@ -173,7 +168,7 @@ def _restore(
             for constant in compiled.co_consts
         )
     )
-    installed.entries.append((code, manager, compiled))
+    installed.add(code, manager, compiled)
 
 
 def _guards_state(pickled: bytes) -> Any:
@@ -227,14 +222,6 @@ def _still_holds(check: Check, local_scope: Any, global_scope: Any, scope: dict[
         return holds(check, evaluate(check.expression, local_scope, {**scope, **global_scope}))
     except Exception:
         return False
-
-
-def describe(check: Check) -> str:
-    """A check's expectation for a person."""
-    kind, *rest = check.expected
-    if kind == "literal":
-        return str(rest[1])
-    return " ".join(str(part) for part in (kind, *rest[:2]) if isinstance(part, str))
 
 
 def check_that_failed(manager: Any, local_scope: Any) -> str | None:

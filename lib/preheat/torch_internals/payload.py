@@ -13,21 +13,13 @@ from preheat.errors import CorruptedError
 
 if TYPE_CHECKING:
     from preheat.image.call_checks import Check
+    from preheat.image.format import Modes
     from preheat.torch_internals.options import CompileOptions
 
-FORMAT = 3
+FORMAT = 4
 
 # Instead of a module's name: code whose globals are a dictionary of its own, made by ``exec``.
 OF_NO_MODULE = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class GlobalState:
-    """Modes that were on when a variant was compiled, to be on again while it is installed."""
-
-    grad: bool
-    inference: bool
-    autocast: tuple[tuple[str, bool, str], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Variant:
 
     guards: bytes
     code: Any
-    state: GlobalState
+    modes: Modes
     backends: tuple[str, ...]
     call_checks: tuple[Check, ...]
     load_checks: tuple[Check, ...]

@@ -1,16 +1,16 @@
-"""What can be compiled, and which function is its entry."""
+"""What can be compiled, and which function is its entry: refused with a remedy where there is none."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from preheat.errors import RefusedError
-from preheat.image.programs import calling
+from preheat.errors import IncompatibleError, RefusedError
+from preheat.image.programs import function_of, program_of
+
+if TYPE_CHECKING:
+    import types
 
 
 def callable_with_code(fn: Any) -> Any:
@@ -19,17 +19,13 @@ def callable_with_code(fn: Any) -> Any:
     A ``functools.partial`` becomes a function that calls it. Raises ``RefusedError`` for anything
     else without Python code of its own.
     """
-    if isinstance(fn, torch.nn.Module) or inspect.isfunction(fn) or inspect.ismethod(fn):
-        return fn
-    if isinstance(fn, functools.partial):
-        return calling(fn)
-    call = getattr(fn, "__call__", None)  # noqa: B004  the bound method itself is wanted
-    if inspect.ismethod(call):
-        return call
-    raise RefusedError(
-        f"A {type(fn).__name__} has no Python code that torch.compile could trace.",
-        remedy="Wrap it in a function.",
-    )
+    try:
+        return program_of(fn)
+    except IncompatibleError as error:
+        raise RefusedError(
+            f"A {type(fn).__name__} has no Python code that torch.compile could trace.",
+            remedy="Wrap it in a function.",
+        ) from error
 
 
 def uncompiled(fn: Any) -> Any:
@@ -45,10 +41,9 @@ def entry_function(program: Any) -> types.FunctionType:
 
     Raises ``RefusedError`` when there is none in Python.
     """
-    from torch._dynamo.eval_frame import innermost_fn
-
-    fn: Any = innermost_fn(program.forward if isinstance(program, torch.nn.Module) else program)
-    function = getattr(fn, "__func__", fn)
-    if not isinstance(function, types.FunctionType):
-        raise RefusedError(f"{program!r} has no Python code that torch.compile could trace.")
-    return function
+    try:
+        return function_of(program)[0]
+    except IncompatibleError as error:
+        raise RefusedError(
+            f"{program!r} has no Python code that torch.compile could trace."
+        ) from error

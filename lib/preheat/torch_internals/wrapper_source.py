@@ -13,7 +13,7 @@ import dataclasses
 import types
 from typing import TYPE_CHECKING, Any
 
-from preheat.image.standins import WRAPPER
+from preheat.image.standins import DEVICE_INDEX, WRAPPER
 from preheat.image.values import UnportableError, encode
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from preheat.image.format import Value
 
 ENTRY = "call"
-# The device that a graph was compiled for is a value of the worker's.
-DEVICE_INDEX = "_preheat_device_index"
 
 _NOT_RUN = ("get_args", "benchmark_compiled_module")
 _EXTERN = "extern_kernels"

@@ -132,8 +132,9 @@ def _difference(output: Any, wanted: Any) -> float:
 
 def _what_ran(way: str, call: Any) -> dict[str, Any]:
     """What was loaded, and how many graphs this process compiled by itself."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    compiled = 0 if utils is None else utils.counters["stats"]["unique_graphs"]
+    from preheat.torch_internals.counters import graphs_compiled
+
+    compiled = graphs_compiled()
     if way not in ("lean", "dynamo"):
         return {"form": way, "compiled": compiled, "misses": 0, "image": None}
     report = call.preheat

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from preheat.torch_internals.payload import GlobalState
+import torch
+
+from preheat.image.format import Modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,26 +15,26 @@ if TYPE_CHECKING:
 _DEVICES = ("cpu", "cuda")
 
 
-def current_state() -> GlobalState:
+def current_modes() -> Modes:
     """The modes that are on now."""
-    import torch
-
     autocast = tuple(
         (device, torch.is_autocast_enabled(device), str(torch.get_autocast_dtype(device)))
         for device in _DEVICES
     )
-    return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
 
 
 @contextlib.contextmanager
-def entered(state: GlobalState) -> Iterator[None]:
-    """Turn the modes of ``state`` on inside the block."""
-    import torch
+def entered(modes: Modes) -> Iterator[None]:
+    """The modes that were on when a variant was compiled, inside the block.
 
+    A tensor guard's dispatch keys depend on them while the guard is made.
+    """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(state.inference))
-        stack.enter_context(torch.set_grad_enabled(state.grad))
-        for device, enabled, dtype in state.autocast:
+        if modes.inference != torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(modes.inference))
+        stack.enter_context(torch.set_grad_enabled(modes.grad))
+        for device, enabled, dtype in modes.autocast:
             if enabled == torch.is_autocast_enabled(device) and not enabled:
                 continue
             kind = getattr(torch, dtype.removeprefix("torch."))

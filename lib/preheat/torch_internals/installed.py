@@ -1,4 +1,8 @@
-"""What is installed in this process, so that packages can come and go without touching each other."""
+"""What is installed in this process, so that packages can come and go without touching each other.
+
+torch can only take all entries of a code object away at once, and a thread that is looking through them
+would then read freed memory. So entries stay, and one more guard switches a package's off.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,23 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
 
+from preheat.image.call_checks import guard_text
+
 if TYPE_CHECKING:
     import types
 
     from preheat.verdict import Reason
 
 lock = threading.RLock()
+
+
+class Switch:
+    """The guard that says whether a package's variants answer. Guard trees keep it alive."""
+
+    is_on = True
+
+    def __call__(self, _: Any) -> bool:
+        return self.is_on
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,6 +45,7 @@ class Installed:
     resumes: list[tuple[dict[str, Any], str, Any]] = dataclasses.field(default_factory=list)
     left_to_python: set[types.CodeType] = dataclasses.field(default_factory=set)
     skipped_variants: list[Reason] = dataclasses.field(default_factory=list)
+    switch: Switch = dataclasses.field(default_factory=Switch)
 
     def set_global(self, scope: dict[str, Any], name: str, value: Any) -> None:
         """Set a global now. The name is this package's own."""
@@ -39,6 +55,12 @@ class Installed:
     def has_global(self, scope: dict[str, Any], name: str) -> bool:
         """Whether this package set the global already."""
         return any(known is scope and known_name == name for known, known_name, _ in self.scopes)
+
+    def add(self, code: types.CodeType, manager: Any, compiled: types.CodeType) -> None:
+        """A variant of ``code``, with its guard manager. It answers while the package is installed."""
+        text = guard_text(["preheat: the package is installed"])
+        manager.root.add_epilogue_lambda_guard(self.switch, *text)
+        self.entries.append((code, manager, compiled))
 
     def publish(self) -> None:
         """Let calls find the entries, the target's own last; takes the lock."""
@@ -57,24 +79,16 @@ class Installed:
                     _load_precompile_entry(code, manager, compiled)
 
     def uninstall(self) -> None:
-        """Remove this package's entries; other packages on the same code stay.
+        """No entry of this package answers any more; other packages on the same code do.
 
         May be called more than once. Every callable that shares the package loses it. Globals stay: a
         call that is under way in another thread still needs them, and their names are this package's
         own.
         """
-        from torch._C._dynamo.eval_frame import _load_precompile_entry, _reset_precompile_entries
-
         with lock:
+            self.switch.is_on = False
             if _installed.get(self.key) is self:
                 del _installed[self.key]
-            codes = {id(code): code for code, _, _ in self.entries}
-            for code in codes.values():
-                _reset_precompile_entries(code)
-                for other in _installed.values():
-                    for known, manager, compiled in other.entries:
-                        if known is code:
-                            _load_precompile_entry(known, manager, compiled)
             self.entries.clear()
 
 
