@@ -182,7 +182,10 @@ class Builder:
         if heard.proven is None:
             raise BuildFailed("no_proof", "The proof process ended well but proved nothing.")
         await self._still_current(request, manifest)
-        return msgspec.structs.replace(manifest, proof=heard.proven.proof)
+        proven = heard.proven
+        for form, why in proven.without.items():
+            await stages.log.note(f"the {form} form was not proven and is left out: {why}")
+        return manifest.proven(proven.proof, proven.without)
 
     async def _still_current(self, request: BuildRequest, manifest: Manifest) -> None:
         """Raises ``Superseded`` when the snapshot is not what lies on disk any more."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from preheat.formats import other_formats
 from preheat.verdict import Reason, Verdict
 from preheatd.schedule import retry_at
 
@@ -131,7 +132,7 @@ def _package_verdict(facts: TargetFacts) -> tuple[Verdict, tuple[Reason, ...]]:
         )
     if manifest.proof is None:
         return Verdict.MISSING, (Reason(kind="proof_missing", detail="was never proven"),)
-    reasons = facts.source_reasons
+    reasons = (*other_formats(manifest), *facts.source_reasons)
     if manifest.factory != facts.factory:
         changed = Reason(
             kind="factory_changed", detail=f"was {manifest.factory}, is {facts.factory}"

@@ -61,9 +61,11 @@ class BuiltEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
 
 class ProvenEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="proven"):
-    """The proof process accepted the staged package."""
+    """The proof process accepted the staged package, or one form of it: ``without`` says for each other
+    form what was wrong with it."""
 
     proof: Proof
+    without: dict[str, str] = {}
 
 
 Event = PhaseEvent | FailedEvent | BuiltEvent | ProvenEvent

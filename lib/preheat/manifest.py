@@ -249,6 +249,15 @@ class Manifest(_Record, frozen=True, kw_only=True):
         """The form of this kind."""
         return next((form for form in self.forms if form.kind == kind), None)
 
+    def proven(self, proof: Proof, without: dict[str, str]) -> "Manifest":
+        """The package with its proof, and with the proven forms alone; ``without``: why not the others."""
+        return msgspec.structs.replace(
+            self,
+            proof=proof,
+            forms=tuple(form for form in self.forms if proof.of(form.kind)),
+            without={**self.without, **without},
+        )
+
     def is_proven(self) -> bool:
         """Whether the proof covers each form."""
         proof = self.proof

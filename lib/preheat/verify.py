@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def main(job: Job, events: Events) -> None:
-    """Prove one staged package. Raises ``ProofError`` when it is not accepted."""
+    """Prove one staged package, form by form: a package is accepted without the forms that are not.
+
+    Raises ``ProofError`` when no form is accepted.
+    """
     began = time.monotonic()
     events.phase("proof", "import")
     from preheat.store import DiskStore
@@ -52,10 +55,15 @@ def main(job: Job, events: Events) -> None:
     kinds = [form.kind for form in package[1].forms]
     built = built_outcomes(Path(job.staging))
     # The form without a compiler comes first: the other one imports it.
-    proofs = [
-        _prove_form(kind, job, factory, store, built, events)
-        for kind in sorted(kinds, key=lambda kind: kind != "lean")
-    ]
+    proofs: list[FormProof] = []
+    failures: dict[str, str] = {}
+    for kind in sorted(kinds, key=lambda kind: kind != "lean"):
+        try:
+            proofs.append(_prove_form(kind, job, factory, store, built, events))
+        except ProofError as error:
+            failures[kind] = error.message
+    if not proofs:
+        raise ProofError(" ".join(failures.values()))
     events.send(
         ProvenEvent(
             proof=Proof(
@@ -63,7 +71,8 @@ def main(job: Job, events: Events) -> None:
                 examples=package[1].spec.examples,
                 against="compiled" if built else "eager",
                 seconds=round(time.monotonic() - began, 3),
-            )
+            ),
+            without={kind: f"proof: {why}" for kind, why in failures.items()},
         )
     )
 

@@ -26,6 +26,7 @@ from preheat.errors import (
     PreheatError,
     UntrustedStoreError,
 )
+from preheat.formats import other_format
 from preheat.forms import FormOpener, install_form, plainly_compiled, with_grad
 from preheat.live import live_differences
 from preheat.loaded import LoadReport, Runner, wrap
@@ -253,6 +254,9 @@ def _install(request: _Request, store: Store, manifest: Manifest, digest: str) -
         raise Unusable(Verdict.STALE, *(reasons or (Reason(kind="no_known_form"),)))
     failed: list[Reason] = []
     for form in forms:
+        if (other := other_format(form)) is not None:
+            failed.append(other)
+            continue
         report = LoadReport(request.target, Verdict.FRESH, form.kind, manifest=digest)
         try:
             loaded = install_form(

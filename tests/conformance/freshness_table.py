@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.loaded_edits import Based, load_all
 from conformance.more_edits import more
-from conformance.source_edits import decide, load, record
+from conformance.source_edits import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,19 +95,22 @@ class Outcome:
 def outcomes(directory: Path, caches: Path | None = None) -> list[Outcome]:
     """Every edit of every base. ``caches``: the compiler's, to be shared."""
     bases = load()
-    further = more(bases)
+    further = more()
     found = []
     answers = load_all([*bases, *further], directory, caches)
-    for index, (base, answer) in enumerate(zip([*bases, *further], answers, strict=True)):
-        for outcome in _of_base(base, answer, directory / f"text{index}"):
+    for base, answer in zip([*bases, *further], answers, strict=True):
+        for outcome in _of_base(base, answer):
             found.append(dataclasses.replace(outcome, extra=base in further))
     return found
 
 
-def _of_base(base: dict[str, Any], answer: Based, directory: Path) -> list[Outcome]:
+def _of_base(base: dict[str, Any], answer: Based) -> list[Outcome]:
     name = base["base"]
     if answer.unedited is None:
-        return _from_text(base, answer.refused, directory)
+        return [
+            Outcome(name, edit["name"], edit["output_changes"], (), None, answer.refused)
+            for edit in base["edits"]
+        ]
     unedited = answer.unedited
     found = [Outcome(name, UNEDITED, False, unedited.decided, unedited.loaded)]
     for edit, edited in zip(base["edits"], answer.edits, strict=True):
@@ -124,23 +127,6 @@ def _of_base(base: dict[str, Any], answer: Based, directory: Path) -> list[Outco
             )
         )
     return found
-
-
-def _from_text(base: dict[str, Any], why: str, directory: Path) -> list[Outcome]:
-    """Without a package there is nothing to load; the rule decides all the same."""
-    directory.mkdir()
-    (sources,) = record([base], directory)
-    return [
-        Outcome(
-            base["base"],
-            edit["name"],
-            edit["output_changes"],
-            decide(base, edit, sources, directory / f"edit{index}"),
-            None,
-            why,
-        )
-        for index, edit in enumerate(base["edits"])
-    ]
 
 
 def summary(found: Iterable[Outcome]) -> dict[str, int]:
@@ -176,9 +162,8 @@ def table(found: list[Outcome]) -> str:
         "",
         *_LEGEND,
         "",
-        "| program | why it has no package |",
-        "|---|---|",
-        *dict.fromkeys(_row(one.base, one.not_built) for one in asked if one.loaded is None),
+        _strictly(given),
+        *_unbuilt(asked),
         "",
         "| base | edit | output changes | outcome | what the worker did | decided from the text |",
         "|---|---|---|---|---|---|",
@@ -187,13 +172,31 @@ def table(found: list[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def refused_by_text(found: Iterable[Outcome]) -> list[Outcome]:
+    """Edits that change no output and make the package stale all the same, whatever the reason."""
+    return [one for one in found if one.changes is False and not one.control and one.decided]
+
+
+def _strictly(given: list[Outcome]) -> str:
+    unchanged = [one for one in given if one.changes is False and not one.control]
+    return (
+        f"Counted strictly, whatever the reason: of the {len(unchanged)} edits that change no output and "
+        f"are no controls, {len(refused_by_text(given))} make the package stale."
+    )
+
+
+def _unbuilt(asked: list[Outcome]) -> tuple[str, ...]:
+    rows = dict.fromkeys(_row(one.base, one.not_built) for one in asked if one.loaded is None)
+    return ("", "| program | why it has no package |", "|---|---|", *rows) if rows else ()
+
+
 _LEGEND = (
     "*Over-eager* is a needless refusal. *Other options*: the edit asks for another mode or option of",
     "`torch.compile`, so another package is wanted although the output is the same. *Other settings*: the",
     "files are the same, and the worker's process is set up otherwise than the build's; the package was",
-    "built for those. *The program fails*: the edited program does not run at all. *Not built*: preheat",
-    "refuses the program, so nothing of it is ever loaded. *Right hit, rebuilt*: the package is right and is",
-    "used, and the daemon, which sees the text alone, builds another one:",
+    "built for those. *The program fails*: the edited program does not run at all. *Right hit, rebuilt*:",
+    "the package is right and is used, and the daemon, which sees the text alone, builds another one. *Not",
+    "built*: preheat refuses the program, so nothing of it is ever loaded.",
 )
 
 

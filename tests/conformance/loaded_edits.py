@@ -213,8 +213,8 @@ def build(base: Mapping[str, Any], place: Path) -> tuple[Manifest | None, str]:
             return None, f"{found[FailedEvent].kind}: {found[FailedEvent].message}"
         if status:
             return None, f"crash: {stage.__name__} ended with {status}"
-    proof = found[ProvenEvent].proof
-    manifest: Manifest = msgspec.structs.replace(found[BuiltEvent].manifest, proof=proof)
+    proven: ProvenEvent = found[ProvenEvent]
+    manifest: Manifest = found[BuiltEvent].manifest.proven(proven.proof, proven.without)
     store = DiskStore(place / "store", create=True)
     copy_package(DiskStore(Path(job.staging)), store, manifest)
     store.publish(manifest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import textwrap
 from typing import Any
 
@@ -105,8 +104,6 @@ _LIBRARY = """
         return f, (torch.randn(8),)
 """
 
-_ANY_NAME = "def __getattr__(self, n):\n"
-_ANY_OTHER_NAME = _ANY_NAME + "        if n.startswith('__'): raise AttributeError(n)\n"
 
 _BREAKS = """
     import torch
@@ -172,26 +169,12 @@ def _edit(name: str, files: dict[str, str] | None = None, *, changes: bool, do: 
     }
 
 
-def _without_cond(bases: list[Base]) -> Base:
-    """D7, which cannot be packaged for two of its parts, without those: the other edits are loaded."""
-    (base,) = (copy.deepcopy(base) for base in bases if base["base"] == "D7")
-    base["base"] = "D7 without torch.cond"
-    base["edits"] = [edit for edit in base["edits"] if "torch.cond" not in edit["name"]]
-    for files in (base["files"], *(edit["write"] for edit in base["edits"])):
-        for path, text in files.items():
-            assert " + match(x)" in text
-            # Nor can an object be pickled that has every attribute, those of pickling included.
-            files[path] = text.replace(" + match(x)", "").replace(_ANY_NAME, _ANY_OTHER_NAME)
-    return base
-
-
-def more(bases: list[Base]) -> list[Base]:
-    """The further bases. ``bases``: those of ``source_edits.json``."""
+def more() -> list[Base]:
+    """The further bases."""
     set_inductor = "import torch._inductor.config as c; c."
     set_functorch = "import torch._functorch.config as c; c."
     set_dynamo = "import torch._dynamo.config as c; c."
     return [
-        _without_cond(bases),
         _base(
             "configuration",
             {"umod.py": _SINE},

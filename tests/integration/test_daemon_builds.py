@@ -114,6 +114,18 @@ async def test_a_build_is_proven_and_published(tmp_path: Path) -> None:
     assert_nothing_left(project)
 
 
+async def test_a_form_that_is_not_proven_is_left_out(tmp_path: Path) -> None:
+    project = project_at(tmp_path, build="two_forms", proof="two_forms")
+    outcome = await build(project)
+    assert outcome.result == "built", outcome
+    found = project.store.read_package("encoder", ENVIRONMENT)
+    assert found is not None
+    assert found[1].is_proven()
+    assert [form.kind for form in found[1].forms] == ["dynamo"]
+    assert found[1].without == {"lean": "proof: The lean form does not load."}
+    assert "the lean form was not proven and is left out" in log(project)
+
+
 async def test_what_the_processes_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches are shared by builds and withheld from proofs; nothing meant for the daemon is passed."""
     project = project_at(tmp_path)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from preheat.formats import FORMATS
 from preheat.job import (
     BuiltEvent,
     FailedEvent,
@@ -94,7 +95,7 @@ def manifest(
         ),
         sources=sources or Sources(),
         live=(),
-        forms=(Form(kind="dynamo", format=1, objects=objects),),
+        forms=(Form(kind="dynamo", format=FORMATS["dynamo"], objects=objects),),
         build=BuildRecord(preheat="0", started_at="now", seconds={}, graphs=1, kernels=0),
         proof=proof,
     )
@@ -148,6 +149,8 @@ class Actions:
     def __init__(self, job: Job, stage: str) -> None:
         self.job = job
         self.stage = stage
+        self.without: dict[str, str] = {}
+        self.more_forms: tuple[Form, ...] = ()
 
     def say(self, event: PhaseEvent | FailedEvent | BuiltEvent | ProvenEvent) -> None:
         sys.stdout.buffer.write(encode_event(event))
@@ -156,7 +159,7 @@ class Actions:
     def ok(self) -> None:
         self.say(PhaseEvent(phase="import" if self.stage == "build" else "proof"))
         if self.stage == "proof":
-            self.say(ProvenEvent(proof=PROOF))
+            self.say(ProvenEvent(proof=PROOF, without=self.without))
             return
         store = DiskStore(self.job.staging, create=True)
         digest, size = store.put_object(f"compiled {self.job.target}".encode())
@@ -167,8 +170,15 @@ class Actions:
             objects=(ObjectRef(name="code", sha256=digest, size=size),),
             word=str(control().get("environment", "one")),
         )
+        built = msgspec.structs.replace(built, forms=(*built.forms, *self.more_forms))
         store.publish(built)
         self.say(BuiltEvent(manifest=built))
+
+    def two_forms(self) -> None:
+        """Two forms are built, and one of them is proven."""
+        self.more_forms = (Form(kind="lean", format=FORMATS["lean"], objects=()),)
+        self.without = {"lean": "proof: The lean form does not load."}
+        self.ok()
 
     def sources(self) -> Sources:
         name = self.job.factory.partition(":")[0]

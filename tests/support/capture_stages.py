@@ -67,8 +67,9 @@ def prove(request: dict[str, Any]) -> dict[str, Any]:
         staging, store = DiskStore(Path(job.staging)), DiskStore(request["store"], create=True)
         found = staging.read_package(job.target, job.environment)
         assert found is not None
-        copy_package(staging, store, found[1])
-        store.publish(msgspec.structs.replace(found[1], proof=events.answer.proof))
+        manifest = found[1].proven(events.answer.proof, events.answer.without)
+        copy_package(staging, store, manifest)
+        store.publish(manifest)
     return {"failed": _failed(events)}
 
 

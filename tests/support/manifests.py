@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from preheat.formats import FORMATS
 from preheat.manifest import (
     Form,
     Manifest,
@@ -31,7 +32,7 @@ def manifest_of(*contents: bytes, target: str = "model") -> Manifest:
     return msgspec.structs.replace(
         decode_manifest(SAMPLE),
         target=target,
-        forms=(Form(kind="dynamo", format=1, objects=objects),),
+        forms=(Form(kind="dynamo", format=FORMATS["dynamo"], objects=objects),),
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
+from preheat.formats import FORMATS
 from preheat.manifest import (
     BuildRecord,
     Environment,
@@ -60,7 +62,7 @@ PACKAGE = Manifest(
     ),
     sources=Sources(),
     live=(),
-    forms=(Form(kind="dynamo", format=1, objects=()),),
+    forms=(Form(kind="dynamo", format=FORMATS["dynamo"], objects=()),),
     build=BuildRecord(preheat="0", started_at="now", seconds={}, graphs=1, kernels=0),
     proof=PROOF,
 )
@@ -94,6 +96,16 @@ def verdict(**changes: object) -> tuple[Verdict, Action, list[str]]:
 
 def test_an_unchanged_package_is_fresh() -> None:
     assert verdict() == (Verdict.FRESH, Action.NONE, [])
+
+
+def test_a_form_of_another_version_is_built_again() -> None:
+    older = Form(kind="lean", format=FORMATS["lean"] - 1, objects=())
+    newer = Form(kind="dynamo", format=FORMATS["dynamo"] + 1, objects=())
+    unknown = Form(kind="of later days", format=1, objects=())
+    for form in (older, newer, unknown):
+        forms = (*PACKAGE.forms, form)
+        manifest = msgspec.structs.replace(PACKAGE, forms=forms)
+        assert verdict(manifest=manifest) == (Verdict.STALE, Action.BUILD, ["other_format"])
 
 
 def test_a_package_may_be_missing() -> None:

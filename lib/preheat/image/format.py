@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from preheat.errors import CorruptedError
+from preheat.formats import FORMATS
 
 KIND = "lean"
-FORMAT = 1
+FORMAT = FORMATS[KIND]
 IMAGE_NAME = "image"
 CONSTANTS_NAME = "constants"
 MAX_IMAGE_BYTES = 512 * 1024 * 1024

@@ -10,13 +10,14 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from preheat.errors import CorruptedError
+from preheat.formats import FORMATS
 
 if TYPE_CHECKING:
     from preheat.image.call_checks import Check
     from preheat.image.format import Modes
     from preheat.torch_internals.options import CompileOptions
 
-FORMAT = 4
+FORMAT = FORMATS["dynamo"]
 
 # Instead of a module's name: code whose globals are a dictionary of its own, made by ``exec``.
 OF_NO_MODULE = ""
