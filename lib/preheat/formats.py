@@ -13,7 +13,7 @@ from preheat.verdict import Reason
 if TYPE_CHECKING:
     from preheat.manifest import Form, Manifest
 
-FORMATS: Final = {"lean": 1, "dynamo": 4}
+FORMATS: Final = {"lean": 2, "dynamo": 4}
 
 
 def other_format(form: Form) -> Reason | None:

@@ -6,6 +6,8 @@ and accepts it only when nothing was compiled and the results agree with eager.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import sys
 import time
 import warnings
@@ -85,14 +87,12 @@ def _prove_form(
     built: Mapping[int, Outcome],
     events: Events,
 ) -> FormProof:
-    import torch
-
     from preheat.worker import load
 
-    wanted_spec = make_spec(factory, job.target)
     loaded_spec = make_spec(factory, job.target)
-    if wanted_spec.fn is loaded_spec.fn and isinstance(wanted_spec.fn, torch.nn.Module):
-        wanted_spec = _copied(wanted_spec)
+    wanted_spec = _another(loaded_spec, factory, job.target)
+    if not built and _has_backward_pass(_another(loaded_spec, factory, job.target)):
+        wanted_spec, loaded_spec = _with_backward_pass(wanted_spec, loaded_spec)
     events.phase("proof", f"load {kind}")
     before = compiler_modules()
     with warnings.catch_warnings():
@@ -178,12 +178,32 @@ def _agree(
     return compare(eager, actual, tolerance, what, classes)
 
 
-def _copied(spec: Spec) -> Spec:
-    """The factory hands out one global module: eager gets a copy, so that changes in place count once."""
-    import copy
-    import dataclasses
+def _another(spec: Spec, factory: Callable[[], Any], target: str) -> Spec:
+    """The same once more. Where the factory hands out one global module, it is a copy of that: changes
+    in place would count twice."""
+    import torch
 
-    return dataclasses.replace(spec, fn=copy.deepcopy(spec.fn))
+    made = make_spec(factory, target)
+    if made.fn is spec.fn and isinstance(made.fn, torch.nn.Module):
+        return dataclasses.replace(made, fn=copy.deepcopy(made.fn))
+    return made
+
+
+def _has_backward_pass(spec: Spec) -> bool:
+    """Whether gradients flow although none were asked for: the package can compute them, so it must."""
+    if spec.backward or spec.run is not None or not spec.grad_enabled:
+        return False
+    (spec,) = _with_backward_pass(spec)
+    try:
+        for index in range(len(spec.examples)):
+            exercise(spec, spec.fn, spec.calls()[index])
+    except Exception:
+        return False
+    return True
+
+
+def _with_backward_pass(*specs: Spec) -> tuple[Spec, ...]:
+    return tuple(dataclasses.replace(spec, backward=True) for spec in specs)
 
 
 def built_outcomes(staging: Path) -> dict[int, Outcome]:

@@ -196,3 +196,27 @@ def test_eight_threads_call_one_loaded_program(zoo: Project) -> None:
     done = zoo.python(CALLS + script)
     assert done.code == 0, done.err
     assert all(done.json()), done.json()
+
+
+def test_a_program_without_a_lean_form_says_why(lean_project: Project) -> None:
+    manifest = lean_project.manifest("overlapping")
+    assert manifest.form("lean") is None
+    assert manifest.without == {"lean": "inputs that are changed in place overlap in memory"}
+    script = """
+        import json, torch, preheat
+        from preheat.errors import MissError
+        from lean.model import overlapping
+
+        base = torch.arange(6.0)
+        loaded = preheat.load("overlapping", overlapping, on_miss="error")
+        right = loaded(base[:4], base[2:]).tolist() == [30.0, 40.0, 40.0, 50.0]
+        try:
+            preheat.load("overlapping", overlapping, on_miss="error", form="lean")
+            said = []
+        except MissError as error:
+            said = [(reason.kind, reason.detail) for reason in error.reasons]
+        print(json.dumps([right, loaded.preheat.form, loaded.preheat.misses, said]))
+    """
+    done = lean_project.python(script)
+    assert done.code == 0, done.err
+    assert done.json() == [True, "dynamo", 0, [["form_not_built", manifest.without["lean"]]]]

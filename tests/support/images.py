@@ -23,12 +23,12 @@ from preheat.image.format import (
     Leaf,
     Modes,
     Root,
-    Surroundings,
     Unit,
     Variant,
 )
 from preheat.image.load import LoadedImage
 from preheat.image.reading import read_image
+from preheat.image.surroundings import Surroundings, Tangent, Training
 from preheat.image.values import encode, reference
 from preheat.sources.digest import code_digest
 
@@ -111,6 +111,24 @@ def graph_of(text: str = GRAPH_TEXT, **changes: Any) -> Graph:
         surroundings=Surroundings(),
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def trained_graphs() -> tuple[Graph, Graph]:
+    """A forward graph, and the backward graph that it is joined to."""
+    training = Training(
+        backward=1,
+        returned=1,
+        unchecked=0,
+        numbers=0,
+        detached=(),
+        unsafe_views=(),
+        aliases=(),
+        constant=(),
+        tangents=(Tangent(0, "contiguous_format"),),
+        deterministic=False,
+        without_autocast=False,
+    )
+    return graph_of(training=training), graph_of()
 
 
 def image_of(*variants: Variant, **changes: Any) -> Image:

@@ -65,6 +65,11 @@ FILES = {
             def forward(self, x):
                 table = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0])
                 return thrice(x + table).relu(), x.expand(2, 10)
+
+
+        def overlapping(x, y):
+            x.add_(1)
+            return y * x.sum()
     """,
     "lean/warm.py": """
         import preheat
@@ -98,9 +103,18 @@ FILES = {
         @preheat.target
         def custom():
             return preheat.Spec(model.Custom(), examples=[(torch.randn(10),)], grad=False)
+
+
+        @preheat.target
+        def overlapping():
+            base = torch.arange(6.0)
+            return preheat.Spec(model.overlapping, examples=[(base[:4], base[2:])], grad=False)
     """,
     "preheat.toml": """
-        targets = ["lean.warm:closure", "lean.warm:signs", "lean.warm:nested", "lean.warm:custom"]
+        targets = [
+            "lean.warm:closure", "lean.warm:signs", "lean.warm:nested", "lean.warm:custom",
+            "lean.warm:overlapping",
+        ]
         jobs = 2
     """,
 }

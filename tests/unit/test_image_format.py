@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, given, settings
 
 from preheat.errors import CorruptedError, IncompatibleError, PreheatError
 from preheat.image import format as image_format
+from preheat.image import surroundings
 from preheat.image.format import decode, encode
-from support.images import Loaded, graph_of, image_of
+from support.images import Loaded, graph_of, image_of, trained_graphs
 
 DATA = encode(image_of())
 HEADER = struct.calcsize("<14sHQ32s")
 
-# What format 1 means. Who changes a record raises FORMAT, and then this text.
+# What format 2 means. Who changes a record raises FORMAT, and then this text.
 SHAPES = {
-    1: """
+    2: """
 Access: parent method key source example kind
 Check: expression subject expected
 Code: data constants
@@ -31,7 +32,7 @@ ConstantTensor: name dtype shape stride offset size device
 CppKernel: name object entry
 ExampleValue: kind value size
 Global: module name kind index value
-Graph: code entry kernels names standins constants aligned mutated surroundings captured
+Graph: code entry kernels names standins constants aligned mutated surroundings captured training
 Image: interpreter torch guard_settings units graphs globals weights
 Leaf: parent method arguments text
 Mapping: kind pairs
@@ -45,11 +46,13 @@ Relation: name groups names text
 Root:
 Sequence: kind items
 Surroundings: without_autocast versions mutations outputs grad_after arguments
+Tangent: position memory_format shape stride
+Training: backward returned unchecked numbers detached unsafe_views aliases constant tangents deterministic without_autocast
 TritonKernel: name object function shared warps signature scratch launcher
 Unit: role module names source digest original entry variants
 Variant: code guards call_checks load_checks modes
 Weight: name sha256
-"""
+"""  # noqa: E501
 }
 
 
@@ -57,8 +60,8 @@ def test_a_record_changes_together_with_the_format() -> None:
     """Records are arrays: a field's place is its meaning, and old images must not be read as new."""
     records = {
         name: kind
-        for name, kind in vars(image_format).items()
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and name != "_Record"
+        for name, kind in {**vars(image_format), **vars(surroundings)}.items()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and name != "Record"
     }
     lines = [
         " ".join([f"{name}:", *kind.__struct_fields__]) for name, kind in sorted(records.items())
@@ -130,7 +133,7 @@ def test_a_body_that_is_nested_deeply_is_corrupt(depth: int) -> None:
 # Marshalled data is left as it is: it is code of the very interpreter, executed as it stands, and only
 # the digests of objects in a trusted store stand for it. Everything else is data, and may say anything.
 
-TREE = msgspec.msgpack.decode(DATA[HEADER:])
+TREE = msgspec.msgpack.decode(encode(image_of(graphs=trained_graphs()))[HEADER:])
 
 
 def places(tree: Any, path: tuple[int | str, ...] = ()) -> list[tuple[int | str, ...]]:
@@ -206,3 +209,5 @@ def test_indices_outside_of_the_image_are_corrupt() -> None:
         Loaded(image_of(units=()))
     with pytest.raises((CorruptedError, IncompatibleError)):
         Loaded(image_of(graphs=(graph_of(standins=(("name", "no such stand-in"),)),)))
+    with pytest.raises(CorruptedError, match="no backward graph 1"):
+        Loaded(image_of(graphs=trained_graphs()[:1]))

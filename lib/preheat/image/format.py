@@ -15,6 +15,8 @@ import msgspec
 
 from preheat.errors import CorruptedError
 from preheat.formats import FORMATS
+from preheat.image.record import Record
+from preheat.image.surroundings import Surroundings, Training
 
 KIND = "lean"
 FORMAT = FORMATS[KIND]
@@ -26,34 +28,30 @@ _MAGIC = b"preheat image\n"
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sHQ32s")
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Records lead to no cycle, so Python's cycle collector need not look at thousands of them."""
-
-
 # --- values ------------------------------------------------------------------------------------
 
 
-class Constant(_Record, frozen=True, tag="c"):
+class Constant(Record, frozen=True, tag="c"):
     """Plain constants and containers of them, marshalled: their exact types survive."""
 
     data: bytes
 
 
-class Sequence(_Record, frozen=True, tag="s"):
+class Sequence(Record, frozen=True, tag="s"):
     """``kind``: ``tuple``, ``list``, ``set``, ``frozenset``, ``size``, ``slice``, ``range`` or ``keys``."""
 
     kind: str
     items: tuple["Value", ...]
 
 
-class Mapping(_Record, frozen=True, tag="m"):
+class Mapping(Record, frozen=True, tag="m"):
     """A ``dict``, an ``OrderedDict`` or a ``mappingproxy``, in order."""
 
     kind: str
     pairs: tuple[tuple["Value", "Value"], ...]
 
 
-class Reference(_Record, frozen=True, tag="r"):
+class Reference(Record, frozen=True, tag="r"):
     """Something that is found by its name.
 
     ``kind``: ``module`` (name), ``name`` (module, qualified name), ``function`` (as ``name``, with the
@@ -67,7 +65,7 @@ class Reference(_Record, frozen=True, tag="r"):
     digest: str = ""
 
 
-class Code(_Record, frozen=True, tag="code"):
+class Code(Record, frozen=True, tag="code"):
     """A code object. ``constants`` replace its own where marshal cannot write them."""
 
     data: bytes
@@ -80,7 +78,7 @@ Value = Constant | Sequence | Mapping | Reference | Code
 # --- guards ------------------------------------------------------------------------------------
 
 
-class ExampleValue(_Record, frozen=True):
+class ExampleValue(Record, frozen=True):
     """What kind of value a guard manager was made for; it decides which shortcuts the manager takes.
 
     ``kind``: ``object``, ``tensor``, ``constant`` (``value``), or ``mapping`` (``value`` its class,
@@ -92,11 +90,11 @@ class ExampleValue(_Record, frozen=True):
     size: int = 0
 
 
-class Root(_Record, frozen=True, tag="root"):
+class Root(Record, frozen=True, tag="root"):
     """The root of a guard tree."""
 
 
-class Access(_Record, frozen=True, tag="a"):
+class Access(Record, frozen=True, tag="a"):
     """A node that reaches a value from its parent's: ``parent.method(key, source, example, kind)``."""
 
     parent: int
@@ -107,7 +105,7 @@ class Access(_Record, frozen=True, tag="a"):
     kind: str
 
 
-class Leaf(_Record, frozen=True, tag="l"):
+class Leaf(Record, frozen=True, tag="l"):
     """A check of a node's value: ``parent.method(*arguments, text)``."""
 
     parent: int
@@ -116,7 +114,7 @@ class Leaf(_Record, frozen=True, tag="l"):
     text: tuple[str, ...]
 
 
-class Predicate(_Record, frozen=True, tag="p"):
+class Predicate(Record, frozen=True, tag="p"):
     """A check by a Python function: one of preheat's by name, or marshalled code over ``L`` and ``G``."""
 
     parent: int
@@ -127,14 +125,14 @@ class Predicate(_Record, frozen=True, tag="p"):
     argument: Value | None = None
 
 
-class Mark(_Record, frozen=True, tag="k"):
+class Mark(Record, frozen=True, tag="k"):
     """A property of a node: ``parent.method()``."""
 
     parent: int
     method: str
 
 
-class Relation(_Record, frozen=True, tag="x"):
+class Relation(Record, frozen=True, tag="x"):
     """A check over several nodes. ``names`` are the tensors' names where torch wants them."""
 
     name: str
@@ -146,7 +144,7 @@ class Relation(_Record, frozen=True, tag="x"):
 GuardStep = Root | Access | Leaf | Predicate | Mark | Relation
 
 
-class Check(_Record, frozen=True):
+class Check(Record, frozen=True):
     """See ``preheat.torch_internals.payload.Check``; ``expected`` is a marshalled fingerprint."""
 
     expression: str
@@ -154,7 +152,7 @@ class Check(_Record, frozen=True):
     expected: bytes
 
 
-class Modes(_Record, frozen=True):
+class Modes(Record, frozen=True):
     """Modes that were on when a variant was compiled."""
 
     grad: bool
@@ -165,7 +163,7 @@ class Modes(_Record, frozen=True):
 # --- graphs ------------------------------------------------------------------------------------
 
 
-class CppKernel(_Record, frozen=True, tag="cpp"):
+class CppKernel(Record, frozen=True, tag="cpp"):
     """A C++ kernel: the name that generated code calls it by, and the object with its library."""
 
     name: str
@@ -173,7 +171,7 @@ class CppKernel(_Record, frozen=True, tag="cpp"):
     entry: str
 
 
-class TritonKernel(_Record, frozen=True, tag="triton"):
+class TritonKernel(Record, frozen=True, tag="triton"):
     """A Triton kernel in its one compiled configuration.
 
     ``object`` holds the GPU's machine code, with the function ``function``. ``launcher`` is the
@@ -192,7 +190,7 @@ class TritonKernel(_Record, frozen=True, tag="triton"):
     launcher: bytes
 
 
-class ConstantTensor(_Record, frozen=True):
+class ConstantTensor(Record, frozen=True):
     """A tensor that travels in the package, in the bytes of the object ``constants``."""
 
     name: str
@@ -204,46 +202,14 @@ class ConstantTensor(_Record, frozen=True):
     device: str
 
 
-class OutputRule(_Record, frozen=True):
-    """What an output is: ``plain``, ``input`` (the input itself), ``view`` of an input, or
-    ``inner view`` of another output. ``base`` is that input's or output's position."""
-
-    kind: str
-    base: int = 0
-    requires_grad: bool = False
-
-
-class MutationRule(_Record, frozen=True):
-    """How an input is brought up to date afterwards: ``data``, ``metadata``, ``both``, ``storage``."""
-
-    index: int
-    kind: str
-    leaf: bool
-
-
-class Surroundings(_Record, frozen=True):
-    """What AOTAutograd does around an inference graph.
-
-    ``versions``: inputs whose version counter rises. ``outputs`` is empty when all are plain.
-    ``arguments``: for a graph whose inputs are given once although the call repeats them, the positions
-    to pass on; empty: all.
-    """
-
-    without_autocast: bool = False
-    versions: tuple[int, ...] = ()
-    mutations: tuple[MutationRule, ...] = ()
-    outputs: tuple[OutputRule, ...] = ()
-    grad_after: bool | None = None
-    arguments: tuple[int, ...] = ()
-
-
-class Graph(_Record, frozen=True):
+class Graph(Record, frozen=True):
     """One compiled graph.
 
     ``code``: the generated module without its header and kernels, marshalled; executed, it defines
     ``entry``. ``names``: what its header gave it, found again by name; ``standins``: names that
     ``preheat.image.standins`` provides. ``aligned``: inputs that must start at a multiple of 16 bytes.
     ``captured``: the graph was built to be a CUDA graph; these inputs are parameters and buffers.
+    ``training``: the graph is a forward pass, whose backward pass is another graph of the image.
     """
 
     code: bytes
@@ -256,12 +222,13 @@ class Graph(_Record, frozen=True):
     mutated: tuple[int, ...]
     surroundings: Surroundings
     captured: tuple[int, ...] | None = None
+    training: Training | None = None
 
 
 # --- code --------------------------------------------------------------------------------------
 
 
-class Variant(_Record, frozen=True):
+class Variant(Record, frozen=True):
     """One compiled version of a code object, and everything that guards it."""
 
     code: Code
@@ -271,7 +238,7 @@ class Variant(_Record, frozen=True):
     modes: Modes
 
 
-class Unit(_Record, frozen=True):
+class Unit(Record, frozen=True):
     """One code object that was compiled.
 
     ``role``: ``main`` (the target's), ``wrapped`` (a small function of torch's around the target),
@@ -290,7 +257,7 @@ class Unit(_Record, frozen=True):
     variants: tuple[Variant, ...]
 
 
-class Global(_Record, frozen=True):
+class Global(Record, frozen=True):
     """A global that compiled bytecode looks up, and that the image provides under a name of its own.
 
     ``kind``: ``graph`` or ``resume`` (``index``), ``standin`` (``value``: a constant, the compiler's
@@ -304,14 +271,14 @@ class Global(_Record, frozen=True):
     value: Value | None = None
 
 
-class Weight(_Record, frozen=True):
+class Weight(Record, frozen=True):
     """A parameter or buffer whose values went into compiled code, by digest."""
 
     name: str
     sha256: str
 
 
-class Image(_Record, frozen=True):
+class Image(Record, frozen=True):
     """Everything but the kernels and the constants' bytes.
 
     ``units[0]`` is the target's own code. ``weights`` are all of the target's, where some were frozen.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from preheat.errors import CorruptedError
-from preheat.image.format import CONSTANTS_NAME, CppKernel, OutputRule, Surroundings, unmarshal
+from preheat.image.format import CONSTANTS_NAME, CppKernel, unmarshal
 from preheat.image.kernels import load_cpp_kernel
 from preheat.image.standins import DEVICE_INDEX, WRAPPER
 from preheat.image.values import decode
@@ -16,7 +16,8 @@ from preheat.image.values import decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from preheat.image.format import Graph, Image, MutationRule
+    from preheat.image.format import Graph, Image
+    from preheat.image.surroundings import MutationRule, OutputRule, Surroundings, Training
     from preheat.store.protocol import ObjectOpener
 
 _ALIGNMENT = 16
@@ -24,11 +25,11 @@ _ALIGNMENT = 16
 
 def make_graph(
     graph: Graph, kernels: Mapping[str, Any], constants: Mapping[str, torch.Tensor], device: int
-) -> Callable[..., Any]:
-    """The function that compiled bytecode calls.
+) -> Callable[[list[Any]], Any]:
+    """The compiled graph itself, which takes its arguments out of a list.
 
-    ``kernels`` are the graph's by name, ``device`` the number of the GPU that it runs on. It takes and
-    returns what the compiled graph does; a call never keeps its arguments alive.
+    ``kernels`` are the graph's by name, ``device`` the number of the GPU that it runs on. A call never
+    keeps its arguments alive.
     """
     scope: dict[str, Any] = {
         "__name__": "preheat graph",
@@ -48,16 +49,37 @@ def make_graph(
         entry = CapturedGraph(entry, graph.captured)
     if graph.aligned:
         entry = _with_aligned_inputs(entry, graph.aligned, frozenset(graph.mutated))
-    return _surrounded(entry, graph.surroundings)
+    compiled: Callable[[list[Any]], Any] = entry
+    return compiled
 
 
-def _surrounded(compiled: Any, around: Surroundings) -> Callable[..., Any]:
+def surrounded(graph: Graph, compiled: Sequence[Callable[[list[Any]], Any]], index: int) -> Any:
+    """The function that compiled bytecode calls for graph ``index`` of all ``compiled`` ones.
+
+    Raises ``CorruptedError`` for a backward graph that is not there.
+    """
+    around, training = graph.surroundings, graph.training
+    run = _inference if training is None else _trained(training, compiled)
+    entry: Any = compiled[index]
     if around.without_autocast:
-        compiled = _without_autocast(compiled)
+        entry = _without_autocast(entry)
     plain = not (around.versions or around.mutations or around.outputs)
     if plain and around.grad_after is None and not around.arguments:
-        return _inference(compiled)
-    return _with_epilogue(compiled, around)
+        return run(entry)
+    return _with_epilogue(run(entry), around)
+
+
+def _trained(
+    training: Training, compiled: Sequence[Callable[[list[Any]], Any]]
+) -> Callable[[Any], Callable[..., Any]]:
+    from preheat.image.training import differentiable
+
+    if not 0 <= training.backward < len(compiled):
+        raise CorruptedError(f"The image has no backward graph {training.backward}.")
+    backward = compiled[training.backward]
+    if training.without_autocast:
+        backward = _without_autocast(backward)
+    return lambda forward: differentiable(forward, backward, training)
 
 
 def _inference(compiled: Any) -> Callable[..., Any]:
@@ -87,11 +109,10 @@ def _without_autocast(compiled: Any) -> Any:
     return run
 
 
-def _with_epilogue(compiled: Any, around: Surroundings) -> Callable[..., Any]:
+def _with_epilogue(run_graph: Callable[..., Any], around: Surroundings) -> Callable[..., Any]:
     bases = {rule.index for rule in around.mutations}
     bases |= {rule.base for rule in around.outputs if rule.kind in ("input", "view")}
     changed = len(around.mutations)
-    run_graph = _inference(lambda args: compiled(args))
 
     def run(*args: Any) -> Any:
         if around.arguments:
@@ -196,10 +217,11 @@ def load_graphs(
     Raises ``CorruptedError`` and ``IncompatibleError`` for what cannot be loaded here.
     """
     constants = _constants(image, opener)
-    graphs = [
+    compiled = [
         make_graph(graph, _kernels(graph, opener, device), values, device)
         for graph, values in zip(image.graphs, constants, strict=True)
     ]
+    graphs = [surrounded(graph, compiled, index) for index, graph in enumerate(image.graphs)]
     if not hooked:
         return graphs
     from preheat.image.nested import without_hook

@@ -245,9 +245,10 @@ class Capture:
             functorch_config.patch(
                 bundled_autograd_cache=True,
                 autograd_cache_allow_custom_autograd_functions=True,
-                # Where no backward pass runs here, the package has one all the same.
-                force_non_lazy_backward_lowering=self._spec.grad_enabled
-                and not self._spec.backward,
+                # The backward graph is part of the package, whether or not the pass runs here.
+                force_non_lazy_backward_lowering=self._spec.grad_enabled,
+                # A backward graph that overwrites what was kept for it fails with retain_graph=True.
+                donated_buffer=False,
             ),
             inductor_config.patch(unsafe_marked_cacheable_functions=_packageable()),
             torch._dynamo.config.patch(
@@ -338,8 +339,6 @@ class Capture:
     def _why_no_artifact(self) -> str:
         if self._spec.backend != "inductor":
             return f"backend {self._spec.backend!r} makes no artifact that can be stored"
-        if self._spec.backward:
-            return "a graph was compiled for a backward pass that never ran"
         return _BypassLog.last or "torch kept no artifact of a compiled graph"
 
     def _record(self, code: types.CodeType, entry: Any) -> CodeRecord:

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from preheat.image.format import MutationRule, OutputRule, Surroundings
+from preheat.image.surroundings import MutationRule, OutputRule, Surroundings
 from preheat.image.values import UnportableError
 from preheat.torch_internals.patching import replaced
+from preheat.torch_internals.training import training_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from preheat.image.surroundings import Training
 
 
 @dataclasses.dataclass
 class CompiledGraph:
     """One generated module and what belongs to it; ``scope`` are its globals once executed."""
 
+    backward: bool
     source: str
     scope: dict[str, Any]
     constants: dict[str, Any]
@@ -37,6 +41,7 @@ class BackendCall:
 
     graphs: list[CompiledGraph] = dataclasses.field(default_factory=list)
     surroundings: list[Surroundings] = dataclasses.field(default_factory=list)
+    training: Training | None = None
     arguments: tuple[int, ...] = ()
     refusals: list[str] = dataclasses.field(default_factory=list)
 
@@ -82,7 +87,7 @@ class GraphRecorder:
             original = vars(training)["post_compile"].__func__
 
             def autograd(*args: Any, **kwargs: Any) -> Any:
-                self._refuse("it is trained: gradients flow through it")
+                self._trained(args, kwargs)
                 return original(*args, **kwargs)
 
             stack.enter_context(replaced(training, "post_compile", staticmethod(autograd)))
@@ -91,6 +96,15 @@ class GraphRecorder:
     def _refuse(self, why: str) -> None:
         if self._open:
             self._open[-1].refusals.append(why)
+
+    def _trained(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward graph and its backward graph become one function of autograd's."""
+        if not self._open:
+            return
+        try:
+            self._open[-1].training = training_of(args, kwargs)
+        except UnportableError as error:
+            self._refuse(str(error))
 
     def _global(self, original: Any) -> Any:
         def install_global(graph: Any, name: str, value: Any) -> Any:
@@ -123,8 +137,6 @@ class GraphRecorder:
                 try:
                     keep = config.keep_inference_input_mutations
                     made = surroundings_of(runtime_metadata, wrapper.disable_amp, keep)
-                    if wrapper.trace_joint:
-                        raise UnportableError("it is trained: gradients flow through it")
                     self._open[-1].surroundings.append(made)
                 except UnportableError as error:
                     self._refuse(str(error))
@@ -181,7 +193,9 @@ def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:
 
     entry = graph.current_callable
     function = getattr(entry, "__func__", entry)
+    backward = bool(graph.fx_kwargs["is_backward"])
     return CompiledGraph(
+        backward=backward,
         source=graph.source_code,
         scope=getattr(function, "__globals__", {}),
         constants=dict(constants.unwrap(graph)),
@@ -203,6 +217,8 @@ def _captured(graph: Any, options: Any) -> tuple[int, ...] | None:
     info = graph.cudagraph_info
     if not options.get("cudagraphs") or graph.disabled_cudagraphs_reason or info is None:
         return None
+    if not graph.fx_kwargs.get("is_inference"):
+        return None  # what a backward pass needs would have to outlive the next call
     if info.cudagraph_fail_reasons or len(graph.partition_maps or ()) > 1:
         return None
     static = tuple(graph.fx_kwargs.get("static_input_idxs") or ())

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import itertools
 import marshal
 import re
 import types
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 
 from preheat.image import format as image_format
@@ -34,10 +34,12 @@ from preheat.image.format import (
     unmarshal,
 )
 from preheat.image.standins import MODULES
+from preheat.image.surroundings import Surroundings
 from preheat.image.values import UnportableError, encode, encode_code
 from preheat.image.weights import record_weights
 from preheat.torch_internals import wrapper_source
 from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
+from preheat.torch_internals.graph_parts import backwards, check_complete, forward, joined
 from preheat.torch_internals.guard_steps import about_compiler, pruned
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from preheat.image.call_checks import Check
     from preheat.image.format import Modes
+    from preheat.image.surroundings import Training
     from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
     from preheat.torch_internals.guard_tree import GuardTree
     from preheat.torch_internals.payload import CodeRecord
@@ -138,12 +141,14 @@ class ImageWriter:
             for frame in self._frames.get(code, ()):
                 if frame.tree.refusals:
                     raise UnportableError("; ".join(dict.fromkeys(frame.tree.refusals)))
-        graphs = [self._call(name) for name in self._graph_names(ordered)]
-        constants, tensors = write_constants([graph.constants for graph, _ in graphs])
+        calls = [self._call(name) for name in self._graph_names(ordered)]
+        graphs = [*(forward(call) for call in calls), *backwards(calls)]
+        constants, tensors = write_constants([graph.constants for graph in graphs])
         paths = {path: digest for digest, path in kernels.items()}
+        around = itertools.chain(joined(calls), itertools.repeat((Surroundings(), None)))
         written = [
-            self._graph(graph, call, records, paths)
-            for (graph, call), records in zip(graphs, tensors, strict=True)
+            self._graph(graph, *parts, records, paths)
+            for graph, parts, records in zip(graphs, around, tensors, strict=False)
         ]
         image = Image(
             interpreter=INTERPRETER,
@@ -159,7 +164,7 @@ class ImageWriter:
             ),
             graphs=tuple(written),
             globals=tuple(self._globals(ordered)),
-            weights=self._weights() if any(graph.frozen for graph, _ in graphs) else (),
+            weights=self._weights() if any(graph.frozen for graph in graphs) else (),
         )
         objects = {IMAGE_NAME: image_format.encode(image)}
         if constants:
@@ -181,20 +186,20 @@ class ImageWriter:
         frames = [frame for code, _ in units for frame in self._frames.get(code, ())]
         return list(dict.fromkeys(name for frame in frames for name in frame.backends))
 
-    def _call(self, name: str) -> tuple[CompiledGraph, BackendCall]:
+    def _call(self, name: str) -> BackendCall:
         call = self._calls.get(name)
         if call is None:
             raise UnportableError("a graph was compiled by another backend than inductor")
         if call.refusals:
             raise UnportableError("; ".join(dict.fromkeys(call.refusals)))
-        if len(call.graphs) != 1 or len(call.surroundings) != 1:
-            raise UnportableError("a graph was not compiled by inductor as a whole")
-        return call.graphs[0], call
+        check_complete(call)
+        return call
 
     def _graph(
         self,
         graph: CompiledGraph,
-        call: BackendCall,
+        surroundings: Surroundings,
+        training: Training | None,
         constants: tuple[image_format.ConstantTensor, ...],
         paths: Mapping[str, str],
     ) -> Graph:
@@ -203,9 +208,6 @@ class ImageWriter:
         if len(graph.devices) > 1:
             raise UnportableError("a graph runs on several GPUs")
         wrapper = wrapper_source.reduce(graph.source, graph.scope, graph.constants)
-        surroundings = call.surroundings[0]
-        if call.arguments:
-            surroundings = msgspec.structs.replace(surroundings, arguments=call.arguments)
         return Graph(
             code=marshal.dumps(wrapper.code),
             entry=wrapper_source.ENTRY,
@@ -219,6 +221,7 @@ class ImageWriter:
             mutated=graph.mutated,
             surroundings=surroundings,
             captured=graph.captured,
+            training=training,
         )
 
     def _kernel(self, name: str, kernel: Any, paths: Mapping[str, str]) -> CppKernel | TritonKernel:
