@@ -286,7 +286,9 @@ def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
 def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built:
     from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.identifiers import first_identifier
+    from preheat.torch_internals.options import settled
 
+    spec = settled(spec)
     clock.phase("trace")
     capture = Capture(spec, first_identifier(job.target, job.environment))
     outcomes: dict[int, Outcome] = {}

@@ -48,6 +48,9 @@ class Spec:
 
     ``mode``, ``dynamic``, ``fullgraph``, ``options``, ``backend``: as ``torch.compile`` takes them.
 
+    ``cuda_graphs``: false keeps CUDA graphs away from this target, whatever ``mode``, ``options`` or the
+    configuration of Inductor say: they take memory of their own and copy inputs and results.
+
     ``context``: a context manager, or a function without arguments that returns one, entered around
     every example (``torch.autocast``, ``torch.inference_mode``). A worker enters its own: a call made
     outside of such a context is not covered.
@@ -68,6 +71,7 @@ class Spec:
     fullgraph: bool = False
     options: Mapping[str, Any] | None = None
     backend: str = "inductor"
+    cuda_graphs: bool = True
     context: Any = None
     run: Callable[..., Any] | None = None
 

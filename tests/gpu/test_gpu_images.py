@@ -152,6 +152,32 @@ FILES = {
 
 
         @preheat.target
+        def uncaptured():
+            torch.manual_seed(0)
+            x = torch.randn(32, 64, device="cuda")
+            return preheat.Spec(
+                model.Perceptron().eval().cuda(), examples=[(x,)], grad=False,
+                mode="reduce-overhead", cuda_graphs=False,
+            )
+
+
+        @preheat.target
+        def trained():
+            torch.manual_seed(0)
+            x = torch.randn(4, 128, 512, device="cuda")
+            return preheat.Spec(model.Transformer(depth=2).cuda(), examples=[(x,)], backward=True)
+
+
+        @preheat.target
+        def dropped():
+            torch.manual_seed(0)
+            module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5)).cuda()
+            return preheat.Spec(
+                module, examples=[(torch.randn(32, 64, device="cuda"),)], backward=True
+            )
+
+
+        @preheat.target
         def counting():
             x = torch.randn(16, device="cuda")
             return preheat.Spec(
@@ -171,7 +197,7 @@ FILES = {
         targets = [
             "net.warm:perceptron", "net.warm:transformer", "net.warm:filled",
             "net.warm:at_any_size", "net.warm:scaled", "net.warm:tuned", "net.warm:captured",
-            "net.warm:counting",
+            "net.warm:counting", "net.warm:uncaptured", "net.warm:trained", "net.warm:dropped",
         ]
         jobs = 6
     """,
@@ -322,6 +348,71 @@ def test_cuda_graphs_are_captured_and_replayed(project: Project) -> None:
     assert report["counts"] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0, 5.0)]
     assert report["misses"] == 0
     assert not report["compiler"]
+
+
+TRAINED = """
+    import copy, json, sys, torch, preheat
+    from net import model
+
+    def trained(module, x):
+        optimizer, losses = torch.optim.SGD(module.parameters(), lr=0.05), []
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = module(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        return losses
+
+    torch.manual_seed(1)
+    module, x = model.Transformer(depth=2).cuda(), torch.randn(4, 128, 512, device="cuda")
+    other = copy.deepcopy(module)
+    loaded = preheat.load("trained", module, on_miss="error")
+    got, wanted = trained(loaded, x), trained(other, x)
+    kept = loaded(x).sum()
+    kept.backward(retain_graph=True)
+    kept.backward()
+    print(json.dumps({
+        "form": loaded.preheat.form, "misses": loaded.preheat.misses, "losses": [got, wanted],
+        "error": max(abs(a - b) for a, b in zip(got, wanted)),
+        "parameters": max(
+            float((a - b).abs().max()) for a, b in zip(module.parameters(), other.parameters())
+        ),
+        "compiler": [name for name in ("torch._dynamo", "triton", "sympy") if name in sys.modules],
+    }))
+"""
+
+
+def test_a_program_is_trained_without_the_compiler(project: Project) -> None:
+    worker = project.python(TRAINED)
+    assert worker.code == 0, worker.err
+    report = worker.json()
+    print(report)  # noqa: T201
+    assert (report["form"], report["misses"], report["compiler"]) == ("lean", 0, [])
+    assert report["error"] < 1e-4
+    assert report["parameters"] < 1e-3
+    print(project.manifest("dropped").without)  # noqa: T201  which forms dropout has on this torch
+
+
+def test_a_target_is_kept_away_from_cuda_graphs(project: Project) -> None:
+    script = """
+        import json, torch, preheat
+        import net.warm
+        from preheat.exercise import make_spec
+        from preheat.image import cuda_graphs
+
+        made = []
+        torch.cuda.graph = lambda *args: made.append(args)
+        spec = make_spec(net.warm.uncaptured, "uncaptured")
+        loaded = preheat.load("uncaptured", spec.fn, on_miss="error", form="lean")
+        for _ in range(4):
+            loaded(torch.randn(32, 64, device="cuda"))
+        print(json.dumps([loaded.preheat.misses, len(made)]))
+    """
+    worker = project.python(script)
+    assert worker.code == 0, worker.err
+    assert worker.json() == [0, 0]
+    assert project.manifest("uncaptured").spec.options["triton.cudagraphs"] is False
 
 
 def test_a_package_serves_another_gpu_of_the_same_kind(project: Project, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_block_is_warmed_proven_and_loaded(project: Project, tmp_path: Path) -
     assert warmed.code == 0
     for target in warmed.json()["targets"]:
         assert target["proof"]["frames_compiled"] == 0
-        assert target["form"] == ("lean" if target["target"] == "block" else "dynamo")
+        assert target["form"] == "lean"
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
     worker = project.python(WORKER, env=empty)
     assert worker.code == 0, worker.err

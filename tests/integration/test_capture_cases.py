@@ -19,6 +19,7 @@ CHOSEN = (
     "c20_mark_dynamic",
     "c24_grad_modes",
     "c33_custom_op",
+    "c36_flex_attention",
     "c37_cond",
     "c38_tensor_subclass",
     "c48_decorator_at_import",

@@ -62,6 +62,9 @@ def _text(parts: Any) -> tuple[str, ...]:
 _COMPILER_NAMES = (
     "__import_torch_dot__dynamo",
     "__import_torch_dot__inductor",
+    # As a library's code spells it; torch imports the module when it is asked for the attribute.
+    "torch._dynamo",
+    "torch._inductor",
     "_pytree.SUPPORTED_NODES",
 )
 

@@ -54,6 +54,17 @@ class CompileOptions:
         )
 
 
+def settled(spec: Spec) -> Spec:
+    """A spec that says all about CUDA graphs in its options, where it wants none."""
+    if spec.cuda_graphs or spec.backend != "inductor":
+        return spec
+    import torch._inductor
+
+    given = torch._inductor.list_mode_options(spec.mode) if spec.mode else spec.options
+    options = {**(given or {}), "triton.cudagraphs": False}
+    return dataclasses.replace(spec, mode=None, options=options)
+
+
 def options_of(spec: Spec) -> CompileOptions:
     """The compile options of a spec."""
     return CompileOptions(
