@@ -192,6 +192,7 @@ def bench() -> None:
 @click.option("--ways", metavar="WAY[,WAY...]", default="", help="Only these ways.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, help="Default: 3.")
 @click.option("--threads", type=click.IntRange(min=1), help="OMP_NUM_THREADS of all processes.")
+@click.option("--warm-libraries", is_flag=True, help="Call the program once before it is timed.")
 @click.option(
     "--markdown",
     type=click.Path(path_type=Path, dir_okay=False),

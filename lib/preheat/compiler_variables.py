@@ -75,9 +75,18 @@ _GPU_NAMES = frozenset(
 )
 
 # Places, caches, compile workers, time limits, logs, dumps, profilers: none changes generated code.
+_HARMLESS_ENDS = (
+    "_DIR",
+    "_HOME",
+    "_URL",
+    "_HOST",
+    "_PORT",
+    "_LOGGING_FILE",
+    "_LOGPATH",
+    "_SVG",
+)
 _HARMLESS = r"""
-    .*_(DIR|HOME|URL|HOST|PORT|LOGGING_FILE|LOGPATH|SVG)$
-    | .*(REDIS|REMOTE_CACHE|TIMEOUT|METRIC_TABLES|STROBELIGHT|CPROFILE|DYNAMO_PROFILER).*
+    .*(REDIS|REMOTE_CACHE|TIMEOUT|METRIC_TABLES|STROBELIGHT|CPROFILE|DYNAMO_PROFILER).*
     | .*(TOKEN|SECRET|PASSWORD|CREDENTIAL).*
     | TORCHINDUCTOR_(COMPILE_THREADS|WORKER_\w+|COMPILE_WORKER_\w+|QUIESCE_\w+)
     | TORCHINDUCTOR_(FX_GRAPH_CACHE\w*|AUTOGRAD_CACHE|AUTOTUNE_LOCAL_CACHE|BUNDLE\w*CACHE\w*)
@@ -95,7 +104,7 @@ _HARMLESS = r"""
 
 @functools.cache
 def _harmless() -> re.Pattern[str]:
-    # Compiled when a variable asks for it: most processes have none.
+    # Compiled when a variable asks for it, which takes milliseconds: most processes have none.
     return re.compile(_HARMLESS, re.VERBOSE)
 
 
@@ -113,7 +122,7 @@ def changes_code(name: str, device: str) -> bool:
         return True
     counts = name.startswith(_PREFIXES)
     counts = counts or (device == "cuda" and (name in _GPU_NAMES or name.startswith(_GPU_PREFIXES)))
-    return counts and not _harmless().fullmatch(name)
+    return counts and not (name.endswith(_HARMLESS_ENDS) or _harmless().fullmatch(name))
 
 
 def compiler_variables(environ: Mapping[str, str], device: str) -> dict[str, str]:

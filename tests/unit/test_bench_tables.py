@@ -34,6 +34,7 @@ WANTED = command.Wanted(
     ways=tuple(WAYS),
     rounds=3,
     threads=None,
+    warm_libraries=False,
     markdown=None,
     as_json=False,
 )
@@ -85,6 +86,7 @@ def results(*cases: CaseResult, device: str = "cpu") -> Results:
         date="2026-11-30",
         device=device,
         rounds=3,
+        warm_libraries=False,
         machine=MACHINE,
         cases=cases,
     )
@@ -146,6 +148,7 @@ def test_aims_say_whether_they_are_met() -> None:
     [
         ("mlp", "cuda", 2, [0.6]),
         ("transformer", "cuda", 12, [60, 100, 1.0]),
+        ("llama", "cuda", 16, [150]),
         ("transformer", "cuda", 4, []),
         ("transformer", "cpu", 12, []),
         ("llama", "cpu", 16, []),

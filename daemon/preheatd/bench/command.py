@@ -40,6 +40,7 @@ class Wanted:
     ways: tuple[str, ...]
     rounds: int
     threads: int | None
+    warm_libraries: bool
     markdown: Path | None
     as_json: bool
 
@@ -69,7 +70,8 @@ def cases(wanted: Wanted) -> tuple[Case, ...]:
             layers = wanted.layers
         for number in layers:
             ways = wanted.ways if number == layers[0] else ("lean",)
-            found.append(Case(program, wanted.device, number, ways, wanted.rounds))
+            case = Case(program, wanted.device, number, ways, wanted.rounds)
+            found.append(dataclasses.replace(case, warm_libraries=wanted.warm_libraries))
     return tuple(found)
 
 
@@ -84,6 +86,8 @@ def command_line(wanted: Wanted) -> str:
     if wanted.ways != tuple(WAYS):
         words += ["--ways", ",".join(wanted.ways)]
     words += ["--rounds", str(wanted.rounds)]
+    if wanted.warm_libraries:
+        words.append("--warm-libraries")
     if wanted.threads:
         words += ["--threads", str(wanted.threads)]
     if wanted.markdown:
@@ -103,6 +107,7 @@ def run(wanted: Wanted) -> int:
         date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         device=wanted.device,
         rounds=wanted.rounds,
+        warm_libraries=wanted.warm_libraries,
         machine=look_at_machine(environment),
         cases=tuple(_measured(cases(wanted), environment, say)),
     )

@@ -49,6 +49,7 @@ class Case:
     ways: tuple[str, ...]
     rounds: int
     steady_seconds: float = 1.0
+    warm_libraries: bool = False
 
 
 class _FailedError(Exception):
@@ -229,6 +230,7 @@ def _write_project(case: Case, directory: Path) -> None:
         "PROGRAM": case.program,
         "DEVICE": case.device,
         "LAYERS": case.layers,
+        "WARM_LIBRARIES": case.warm_libraries,
     }
     text = "".join(f"{name} = {value!r}\n" for name, value in values.items())
     (package / "case.py").write_text(text)

@@ -31,7 +31,7 @@ WAY_COLUMNS = (
     "import preheat (ms)",
     "load (ms)",
     "first call (ms)",
-    "load + first call (ms)",
+    "import to first call (ms)",
     "steady (us)",
     "peak memory (MiB)",
     "modules",
@@ -45,13 +45,14 @@ GROWTH_COLUMNS = (
     "image (KiB)",
     "load (ms)",
     "first call (ms)",
-    "load + first call (ms)",
+    "import to first call (ms)",
     "steady (us)",
 )
 _RATIO_TEXTS = {
     "package_over_lean": "lean is {:.0f} times faster to the first result than torch's own package",
     "cold_over_lean": "lean is {:.0f} times faster to the first result than a cold torch.compile",
     "caches_over_lean": "lean is {:.0f} times faster to the first result than warm inductor caches",
+    "package_over_lean_imported": "lean is {:.0f} times faster to load and call than torch's own package",
     "steady_over_compile": "a call takes {:.2f} times as long as with torch.compile, later on",
     "steady_over_eager": "a call takes {:.2f} times as long as without compilation, later on",
 }
@@ -191,7 +192,7 @@ def _count(number: int, what: str) -> str:
 def section(results: Results) -> str:
     """The part of the page for one device."""
     lines = [
-        f"## {results.device.upper()}",
+        f"## {results.device.upper()}{', libraries warm' if results.warm_libraries else ''}",
         "",
         machine_line(results.machine, results.date, results.rounds) + ".",
         "",

@@ -3,3 +3,4 @@
 PROGRAM = "mlp"
 DEVICE = "cpu"
 LAYERS = 2
+WARM_LIBRARIES = False

@@ -30,6 +30,9 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     synchronize = torch.cuda.synchronize if gpu else _nothing
     if gpu:
         _make_ready()
+    if case.WARM_LIBRARIES:
+        with torch.no_grad():
+            module(*args)
     synchronize()
     before = frozenset(sys.modules)
     began, cpu_began = time.perf_counter(), time.process_time()
