@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness table-lean bench-load format clean
+.PHONY: demo test check test-unit test-gpu bench-freshness table-lean bench-load format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -37,6 +37,25 @@ table-lean: $(VENV)/installed-tests
 # How a fresh process gets to its first result, with and without preheat: docs/performance.md.
 bench-load: $(VENV)/installed-tests
 	$(BIN)/preheat bench load --program mlp --rounds 3 --threads 1 --markdown docs/performance.md
+	$(BIN)/preheat bench load --program transformer --layers 4,1,16,64 --ways eager,caches,package,lean --rounds 3 --threads 1 --markdown docs/performance.md
+
+# Units for systemd, with what they need: docs/service.md. BINDIR is where `preheat` is installed.
+SYSTEMD_BINDIR ?= $(abspath $(BIN))
+SYSTEMD_PREFIX ?= /usr/local/lib
+
+install-systemd:
+	install -d $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/system $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/user
+	install -d $(DESTDIR)$(SYSTEMD_PREFIX)/sysusers.d $(DESTDIR)$(SYSTEMD_PREFIX)/sysctl.d
+	install -d $(DESTDIR)/usr/local/share/preheat/systemd $(DESTDIR)/etc/preheat
+	for unit in preheatd@.service preheat-warm@.service; do \
+	  sed 's|@BINDIR@|$(SYSTEMD_BINDIR)|' systemd/$$unit \
+	    > $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/system/$$unit || exit 1; \
+	done
+	sed 's|@BINDIR@|$(SYSTEMD_BINDIR)|' systemd/user/preheatd.service \
+	  > $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/user/preheatd.service
+	install -m 0644 systemd/sysusers.d/preheat.conf $(DESTDIR)$(SYSTEMD_PREFIX)/sysusers.d/
+	install -m 0644 systemd/sysctl.d/50-preheat.conf $(DESTDIR)$(SYSTEMD_PREFIX)/sysctl.d/
+	install -m 0644 systemd/drop-ins/*.conf $(DESTDIR)/usr/local/share/preheat/systemd/
 
 format: $(VENV)/installed-tests
 	$(BIN)/ruff format lib daemon tests

@@ -124,11 +124,40 @@ def watch(options: commands.Options) -> int:
 
 
 @preheat.command()
+@click.option(
+    "--second",
+    type=click.Choice(["follow", "refuse"]),
+    default="follow",
+    help="When another daemon keeps the same warm: build what it does not, or do not start.",
+)
+@click.option(
+    "--drain",
+    "drain_seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long running builds may go on after the first stop signal. Default: 0.",
+)
 @_options
-def serve(options: commands.Options) -> int:
+def serve(options: commands.Options, second: str, drain_seconds: float) -> int:
     """The same as watch without a terminal, for services."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    return asyncio.run(commands.serve(options))
+    return asyncio.run(commands.serve(options, second=second, drain_seconds=drain_seconds))
+
+
+@preheat.command()
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    metavar="SECONDS",
+    help="How long to wait for the daemon. Default: 60.",
+)
+@_options
+def reload(options: commands.Options, seconds: float) -> int:
+    """Let the daemon read its configuration again, and wait until it has."""
+    return asyncio.run(commands.reload(options, seconds))
 
 
 @preheat.command()

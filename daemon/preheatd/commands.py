@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import os
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from preheat.errors import UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, events, explaining, report, warming
+from preheatd import answers, events, explaining, reloading, report, warming
 from preheatd import status as statuses
 from preheatd.config import load_config
-from preheatd.project import open_project
+from preheatd.notify import Notifier
+from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
 from preheatd.signals import on_stop_signals
 
@@ -86,10 +90,33 @@ async def watch(options: Options) -> int:
     return 0
 
 
-async def serve(options: Options) -> int:
-    """Keep everything warm; events go to the log, with --json one a line to standard output."""
+async def serve(options: Options, *, second: str = "follow", drain_seconds: float = 0.0) -> int:
+    """Keep everything warm; events go to the log, with --json one a line to standard output.
+
+    ``second``: what this daemon does when another one keeps the same configuration warm: ``refuse``
+    raises ``BusyError``; ``follow`` builds what the other one does not.
+    """
     project = _open(options, (), create=True)
-    await Service(project, _print_event if options.as_json else events.log_event).run()
+    notifier = Notifier.from_environment(os.environ)
+    with only_daemon(project) if second == "refuse" else contextlib.nullcontext():
+        await Service(
+            project,
+            _print_event if options.as_json else events.log_event,
+            notifier=notifier,
+            drain_seconds=drain_seconds,
+        ).run()
+    return 0
+
+
+async def reload(options: Options, seconds: float) -> int:
+    """Ask the daemon to read its configuration again, and wait until it has."""
+    project = _open(options, (), create=False)
+    answer = await reloading.reload(project, seconds)
+    if options.as_json:
+        _print_json({"pid": answer.pid, "configuration": str(project.config.file)})
+    else:
+        text = f"process {answer.pid} has read {project.config.file}"
+        _output().print(escape(text), highlight=False)
     return 0
 
 

@@ -72,6 +72,7 @@ class Dispatcher:
         sources_state: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         self.jobs = jobs
+        self._accepting = True
         self._build = build
         self._state = state
         self._emit = emit
@@ -110,6 +111,13 @@ class Dispatcher:
         self._waiting[order.name] = (order, self._slot(order, None))
         self._wake.set()
 
+    async def drain(self) -> None:
+        """Begin no build any more, and wait until those that run have ended."""
+        self._accepting = False
+        tasks = [running.task for running in self._running.values() if running.task]
+        if tasks:
+            await asyncio.wait(tasks)
+
     def stop_superseded(self, current: Mapping[str, TargetFacts]) -> None:
         """End the running builds whose sources are others now, and those of targets that are gone."""
         for name, running in self._running.items():
@@ -126,6 +134,8 @@ class Dispatcher:
                 self._wake.clear()
 
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
+        if not self._accepting:
+            return
         waiting = [slot for _, slot in self._waiting.values()]
         active = [running.slot for running in self._running.values()]
         for slot in schedule.startable(waiting, active, self.jobs):

@@ -28,13 +28,17 @@ _GROUPS_NAME = "groups"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a directory and what for; ``started_at`` in UTC (ISO 8601)."""
+    """Who made a directory and what for; ``started_at`` in UTC (ISO 8601).
+
+    ``configuration``: the file that a daemon serves.
+    """
 
     pid: int
     purpose: str
     started_at: str
     target: str = ""
     environment: str = ""
+    configuration: str = ""
 
 
 class OwnedDirectory:

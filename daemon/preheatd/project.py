@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from preheat.errors import StoreError
+import filelock
+
+from preheat.errors import BusyError, StoreError
 from preheat.store import DiskStore, build_lock, copy_package
 from preheatd.builds import Builder
 from preheatd.dispatch import Order
@@ -17,12 +21,13 @@ from preheatd.roots import source_files
 from preheatd.state import State, state_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from preheat.manifest import Manifest
     from preheatd import events
     from preheatd.config import Config
+    from preheatd.owned import Owner
     from preheatd.plan import Decision, TargetFacts
 
 
@@ -81,6 +86,33 @@ class Project:
         if facts.manifest is None:
             return frozenset()
         return source_files(self.config.project, facts.manifest.sources)
+
+
+@contextlib.contextmanager
+def only_daemon(project: Project) -> Iterator[None]:
+    """Inside, no second daemon of the same configuration asks for the same and gets it.
+
+    Raises ``BusyError`` when one runs already, also one that was not started in this way.
+    """
+    file = project.config.file
+    name = hashlib.sha256(str(file).encode()).hexdigest()[:16]
+    lock = filelock.FileLock(project.state.path / f"daemon-{name}.lock", timeout=0)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock)
+        except filelock.Timeout as error:
+            raise _second(file, project.state.running_daemons(file)) from error
+        if running := project.state.running_daemons(file):
+            raise _second(file, running)
+        yield
+
+
+def _second(file: Path, running: tuple[Owner, ...]) -> BusyError:
+    who = f"process {running[0].pid}" if running else "another daemon"
+    return BusyError(
+        f"{file} is kept warm by {who} already.",
+        remedy="End that one first, or start this one with `--second follow`.",
+    )
 
 
 def open_project(config: Config, *, create: bool) -> Project:

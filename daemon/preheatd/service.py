@@ -18,9 +18,11 @@ from preheatd import events, owned, schedule, settle
 from preheatd.clock import utc_now
 from preheatd.config import load_config
 from preheatd.dispatch import Dispatcher
+from preheatd.notify import Notifier
 from preheatd.plan import Plan, make_plan
 from preheatd.roots import watched_roots
-from preheatd.signals import on_stop_signals
+from preheatd.signals import on_reload_signal, on_stop_signals
+from preheatd.supervised import Supervised
 from preheatd.watch import Watcher
 
 if TYPE_CHECKING:
@@ -45,7 +47,11 @@ class _Stop(Exception):
 
 
 class Service:
-    """The daemon of one project. ``planned`` is told each plan, for displays."""
+    """The daemon of one project. ``planned`` is told each plan, for displays.
+
+    ``notifier``: the service manager, where there is one. ``drain_seconds``: how long builds that run
+    may go on after the first request to stop; a second request ends them at once.
+    """
 
     def __init__(
         self,
@@ -55,9 +61,15 @@ class Service:
         planned: Callable[[Plan], None] = lambda plan: None,
         watcher: Callable[[events.Emit, tuple[str, ...]], Watcher] | None = None,
         rescan_seconds: float = RESCAN_SECONDS,
+        notifier: Notifier | None = None,
+        drain_seconds: float = 0.0,
     ) -> None:
         self._project = project
-        self._emit = emit
+        self._supervised = Supervised(notifier or Notifier(), emit, self._is_well, project.state)
+        self._emit = self._supervised.heard
+        self._drain_seconds = drain_seconds
+        self._at_once = asyncio.Event()
+        self._reload_asked = False
         self._planned = planned
         self._make_watcher = watcher or _watcher
         self._rescan_seconds = rescan_seconds
@@ -70,8 +82,20 @@ class Service:
         self.ready = asyncio.Event()
 
     def stop(self, _signal: object = None) -> None:
-        """Ask for a graceful end: running builds are ended, nothing that is published is lost."""
+        """Ask for a graceful end: nothing is begun, nothing that is published is lost.
+
+        Builds that run may end within ``drain_seconds``; asked again, they are ended.
+        """
+        if self._stopping.is_set():
+            self._at_once.set()
         self._stopping.set()
+
+    def reload(self, _signal: object = None) -> None:
+        """Read the configuration again and ask the interpreters again; builds that run go on."""
+        self._supervised.reloading()
+        self._project.inventory.doubt_environments()
+        self._reload_asked = True
+        self._wanted.set()
 
     async def run(self) -> None:
         """Work until ``stop`` or a stop signal. Raises what makes the start impossible."""
@@ -91,9 +115,14 @@ class Service:
             pid=os.getpid(),
             purpose="daemon",
             started_at=utc_now(),
+            configuration=str(project.config.file),
         )
         try:
-            with owned.OwnedDirectory(project.state.daemons, owner), on_stop_signals(self.stop):
+            with (
+                owned.OwnedDirectory(project.state.daemons, owner),
+                on_stop_signals(self.stop),
+                on_reload_signal(self.reload),
+            ):
                 await self._run_tasks()
         finally:
             await self._watcher.close()
@@ -105,6 +134,7 @@ class Service:
                 group.create_task(self._keep_planning(), name="plan")
                 group.create_task(self._dispatcher.run(), name="builds")
                 group.create_task(self._wait_for_stop(), name="stop")
+                group.create_task(self._supervised.keep_watchdog(), name="watchdog")
         except* _Stop:
             pass
         except* (PreheatError, OSError) as troubles:
@@ -114,7 +144,26 @@ class Service:
     async def _wait_for_stop(self) -> None:
         await self._stopping.wait()
         self._emit(events.Event(action=events.STOPPING))
+        self._supervised.stopping()
+        await self._drain()
         raise _Stop
+
+    async def _drain(self) -> None:
+        """Begin nothing more, and let what runs end by itself for a while."""
+        drained = asyncio.create_task(self._dispatcher.drain())
+        asked = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait(
+            {drained, asked},
+            timeout=self._drain_seconds,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        drained.cancel()
+        asked.cancel()
+
+    def _is_well(self) -> bool:
+        """Whether the watch and the store answer. Blocks for as long as the store does."""
+        format_file = self._project.store.layout.format_file
+        return self._watcher.is_alive and bool(format_file.read_bytes())
 
     async def _watch(self) -> None:
         while True:
@@ -156,9 +205,11 @@ class Service:
 
     async def _plan_once(self) -> float:
         """Make and apply a plan; says how long to wait for the next one if nothing happens."""
+        asked, self._reload_asked = self._reload_asked, False
         try:
             plan = await self._replan()
         except (PreheatError, OSError) as error:
+            self._reload_asked |= asked
             # While starting, whoever started us wants to know. Later, trouble may pass.
             if not self.ready.is_set():
                 raise
@@ -168,6 +219,9 @@ class Service:
             self.ready.set()
             count = _count(len(self._project.config.targets), "target")
             self._emit(events.Event(action=events.READY, detail=f"keeping {count} warm"))
+            self._supervised.started()
+        if asked:
+            await asyncio.to_thread(self._supervised.reloaded)
         return self._seconds_to_next(plan)
 
     def _seconds_to_next(self, plan: Plan) -> float:
@@ -195,6 +249,7 @@ class Service:
         self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build()))
         self._tell_blocked(plan)
         self._emit(events.Event(action=events.PLANNED, detail=plan.summary()))
+        self._supervised.planned(plan, self._dispatcher.running)
         self._planned(plan)
         return plan
 

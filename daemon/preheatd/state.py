@@ -120,9 +120,13 @@ class State:
         owners = self._owners(self.work)
         return frozenset((owner.target, owner.environment) for owner in owners)
 
-    def running_daemons(self) -> tuple[owned.Owner, ...]:
-        """The daemons that use this state directory and are alive."""
-        return tuple(self._owners(self.daemons))
+    def running_daemons(self, configuration: Path | None = None) -> tuple[owned.Owner, ...]:
+        """The daemons that use this state directory and are alive; or those of one configuration."""
+        return tuple(
+            owner
+            for owner in self._owners(self.daemons)
+            if configuration is None or owner.configuration == str(configuration)
+        )
 
     def _failure(self, target: str, environment: str) -> Path:
         return self.path / "failures" / f"{target}@{environment or NO_ENVIRONMENT}.json"

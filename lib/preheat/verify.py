@@ -89,10 +89,12 @@ def _prove_form(
 ) -> FormProof:
     from preheat.worker import load
 
-    loaded_spec = make_spec(factory, job.target)
-    wanted_spec = _another(loaded_spec, factory, job.target)
-    if not built and _has_backward_pass(_another(loaded_spec, factory, job.target)):
-        wanted_spec, loaded_spec = _with_backward_pass(wanted_spec, loaded_spec)
+    wanted_spec, loaded_spec = _two(factory, job.target)
+    if not built and _may_have_backward_pass(wanted_spec):
+        backward = _has_backward_pass(wanted_spec)
+        wanted_spec, loaded_spec = _two(factory, job.target)
+        if backward:
+            wanted_spec, loaded_spec = _with_backward_pass(wanted_spec, loaded_spec)
     events.phase("proof", f"load {kind}")
     before = compiler_modules()
     with warnings.catch_warnings():
@@ -178,21 +180,26 @@ def _agree(
     return compare(eager, actual, tolerance, what, classes)
 
 
-def _another(spec: Spec, factory: Callable[[], Any], target: str) -> Spec:
-    """The same once more. Where the factory hands out one global module, it is a copy of that: changes
-    in place would count twice."""
+def _two(factory: Callable[[], Any], target: str) -> tuple[Spec, Spec]:
+    """A spec for eager and one to load.
+
+    Where the factory hands out one global module, eager gets a copy, so that changes in place count
+    once. The one to load is made last: a factory may leave the modules behind that it made.
+    """
     import torch
 
-    made = make_spec(factory, target)
-    if made.fn is spec.fn and isinstance(made.fn, torch.nn.Module):
-        return dataclasses.replace(made, fn=copy.deepcopy(made.fn))
-    return made
+    wanted, loaded = make_spec(factory, target), make_spec(factory, target)
+    if wanted.fn is loaded.fn and isinstance(wanted.fn, torch.nn.Module):
+        wanted = dataclasses.replace(wanted, fn=copy.deepcopy(wanted.fn))
+    return wanted, loaded
+
+
+def _may_have_backward_pass(spec: Spec) -> bool:
+    """Whether gradients may flow although none were asked for: the package then computes them too."""
+    return spec.grad_enabled and not spec.backward and spec.run is None
 
 
 def _has_backward_pass(spec: Spec) -> bool:
-    """Whether gradients flow although none were asked for: the package can compute them, so it must."""
-    if spec.backward or spec.run is not None or not spec.grad_enabled:
-        return False
     (spec,) = _with_backward_pass(spec)
     try:
         for index in range(len(spec.examples)):

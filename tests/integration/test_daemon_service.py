@@ -294,9 +294,10 @@ async def test_trouble_later_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 class Daemon:
     """``preheat serve --json`` as a process."""
 
-    def __init__(self, file: Path, **variables: str) -> None:
+    def __init__(self, file: Path, options: tuple[str, ...] = (), **variables: str) -> None:
+        command = [sys.executable, "-m", "preheatd.cli", "serve", "--json", "--config", str(file)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "preheatd.cli", "serve", "--json", "--config", str(file)],
+            [*command, *options],
             stdout=subprocess.PIPE,
             env={**os.environ, **variables},
         )

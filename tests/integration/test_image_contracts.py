@@ -218,6 +218,94 @@ def test_what_surrounds_a_graph_is_told_by_these_fields() -> None:
     }
 
 
+def test_what_joins_two_passes_is_told_by_these_fields() -> None:
+    """torch_internals/training.py reads them; torch 2.11 hands the parts over one by one."""
+    from torch._functorch._aot_autograd import runtime_wrappers, schemas
+
+    from preheat.torch_internals import training
+
+    joined = parameters(runtime_wrappers.AOTDispatchAutograd.post_compile)
+    if len(joined) == 1:
+        spec: Any = runtime_wrappers.AOTDispatchAutogradCompileSpec
+        given = {field.name for field in dataclasses.fields(spec)}
+        assert {*training._POSITIONS, "fw_metadata"} <= given
+    else:
+        assert {name: joined.index(name) for name in training._POSITIONS} == training._POSITIONS
+        assert "fw_metadata" in joined
+    metadata = schemas.ViewAndMutationMeta
+    names = {field.name for field in dataclasses.fields(metadata)}
+    names |= {*vars(metadata), *_assigned(metadata)}
+    assert {
+        "num_forward_returns",
+        "num_tensors_saved_with_no_vc_check",
+        "num_symints_saved_for_bw",
+        "num_opaque_objects_saved_for_bw",
+        "num_graphsafe_rng_states",
+        "num_backward_tokens",
+        "num_unsafe_view_outputs",
+        "unsafe_view_out_indices",
+        "aliased_out_indices",
+        "num_intermediate_bases",
+        "subclass_tangent_meta",
+        "deterministic",
+        "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+    } <= names
+    assert callable(runtime_wrappers._should_disable_saved_tensors_hooks)
+    layout = {field.name for field in dataclasses.fields(schemas.MemoryFormatMeta)}
+    assert layout == {"size", "stride", "memory_format"}
+
+
+def test_autograd_functions_can_do_what_joined_passes_need() -> None:
+    """image/training.py uses these on the context of a function and around its call."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            ctx._materialize_non_diff_grads = False
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            assert len(ctx.saved_tensors) == 1
+            ctx.maybe_clear_saved_tensors()
+            return gradient
+
+    x = torch.ones(2, requires_grad=True)
+    Function.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    before = torch._C._is_view_replay_enabled()
+    torch._C._set_view_replay_enabled(True)
+    assert torch._C._is_view_replay_enabled()
+    torch._C._set_view_replay_enabled(before)
+
+
+def test_the_backward_pass_is_compiled_with_these_settings() -> None:
+    """capture.py patches them."""
+    import torch._functorch.config as config
+
+    assert isinstance(config.force_non_lazy_backward_lowering, bool)
+    assert isinstance(config.donated_buffer, bool)
+
+
+def test_kernels_get_short_names() -> None:
+    """triton_kernels.py cuts what this function gives; Triton itself cuts file names at 150."""
+    import torch._inductor.codegen.triton as codegen
+
+    from preheat.torch_internals import triton_kernels
+
+    assert len("triton_poi__1000") + triton_kernels._LONGEST_NAME < 150
+    original = codegen.get_fused_kernel_name
+    assert parameters(original) == ["node_schedule", "descriptive_names"]
+    assert "get_fused_kernel_name(" in inspect.getsource(codegen.TritonScheduling.define_kernel)
+    codegen.get_fused_kernel_name = lambda *args: "fused_" + "x" * 400
+    try:
+        with triton_kernels._short_names():
+            assert len(codegen.get_fused_kernel_name([], "torch")) == triton_kernels._LONGEST_NAME
+    finally:
+        codegen.get_fused_kernel_name = original
+
+
 def _assigned(kind: type) -> set[str]:
     text = inspect.getsource(kind.__post_init__)  # type: ignore[attr-defined]
     return {part.split()[0].rstrip(":") for part in text.split("self.")[1:]}

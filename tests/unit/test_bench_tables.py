@@ -211,7 +211,7 @@ def test_the_page_keeps_the_parts_of_other_devices() -> None:
     page = tables.merged("", tables.section(results(FULL)))
     both = tables.merged(page, tables.section(results(gpu, device="cuda")))
     assert both.startswith(page)
-    assert both.count("## CUDA\n") == both.count("# Performance\n") == 1
+    assert both.count("## CUDA: mlp\n") == both.count("# Performance\n") == 1
     assert tables.merged(both, tables.section(results(FULL))) == both
     assert "| preheat, lean form | 2.00 | 0.0 | 5.0 | 5.0 | 10.0 | 50.0 |" in both
     assert "A|B, 2 cores, 1 thread;" in both

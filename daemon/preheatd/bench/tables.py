@@ -190,9 +190,11 @@ def _count(number: int, what: str) -> str:
 
 
 def section(results: Results) -> str:
-    """The part of the page for one device."""
+    """The part of the page for one device and these programs."""
+    programs = ", ".join(dict.fromkeys(case.program for case in results.cases))
+    how = ", libraries warm" if results.warm_libraries else ""
     lines = [
-        f"## {results.device.upper()}{', libraries warm' if results.warm_libraries else ''}",
+        f"## {results.device.upper()}{how}: {programs}",
         "",
         machine_line(results.machine, results.date, results.rounds) + ".",
         "",
@@ -230,7 +232,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def merged(page: str, part: str) -> str:
-    """``page`` with this part, in the place of an older one for the same device."""
+    """``page`` with this part, in the place of an older one of the same heading."""
     heading = part.partition("\n")[0]
     parts = re.split(r"^(?=## )", page or PAGE_HEADER, flags=re.MULTILINE)
     kept = [one for one in parts[1:] if one.partition("\n")[0] != heading]

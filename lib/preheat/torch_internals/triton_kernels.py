@@ -23,6 +23,7 @@ _MODULES = (
     "torch._inductor.runtime.static_triton_launcher",
     "torch._inductor.runtime.static_cuda_launcher",
 )
+_LONGEST_NAME = 100
 _CLASSES = ("StaticallyLaunchedTritonKernel", "StaticallyLaunchedCudaKernel")
 
 
@@ -43,6 +44,25 @@ def _kernel_class() -> Any:
         with contextlib.suppress(ImportError):
             return getattr(importlib.import_module(module), name)
     return None
+
+
+@contextlib.contextmanager
+def _short_names() -> Iterator[None]:
+    """Names of fused kernels that leave their files findable.
+
+    Triton cuts a kernel's name to 150 characters where it names files; torch looks for a file of the
+    whole name, finds none, and gives up launching the kernel without Triton.
+    """
+    import torch._inductor.codegen.triton as codegen
+
+    original = vars(codegen)["get_fused_kernel_name"]
+
+    def short(*args: Any, **kwargs: Any) -> str:
+        name: str = original(*args, **kwargs)
+        return name[:_LONGEST_NAME]
+
+    with replaced(codegen, "get_fused_kernel_name", short):
+        yield
 
 
 class TritonRecorder:
@@ -67,7 +87,7 @@ class TritonRecorder:
                 self._code[id(kernel)] = (kernel, Path(path).read_bytes())
             return original(kernel, *args, **kwargs)
 
-        with replaced(kind, "load_kernel", load_kernel):
+        with replaced(kind, "load_kernel", load_kernel), _short_names():
             yield
 
     def kernel(self, name: str, autotuner: Any) -> tuple[TritonKernel, bytes]:
