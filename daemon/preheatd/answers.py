@@ -71,6 +71,7 @@ def target_answer(target: TargetStatus) -> Json:
         **decision_answer(target.decision),
         "factory": target.factory,
         "form": form_of(manifest),
+        "without": manifest.without if manifest else {},
         "proof": proof_answer(manifest),
         "built_at": manifest.build.started_at if manifest else None,
         "sources": len(manifest.sources.modules) if manifest else None,

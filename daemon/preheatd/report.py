@@ -85,6 +85,12 @@ def print_status(
         table.add_row(one.decision.target, verdict, form_of(one.manifest) or "", built, why)
     console.print(table)
     for one in targets:
+        for kind, why in one.manifest.without.items() if one.manifest else ():
+            console.print(
+                escape(f"{one.decision.target} has no {kind} form: {why}"),
+                highlight=False,
+                style="dim",
+            )
         if one.failure is not None:
             print_failure(console, one.decision.target, one.failure, one.log)
 

@@ -6,6 +6,7 @@ import io
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
 from rich.console import Console
 
 from preheat.sources.explain import SymbolReport
@@ -13,7 +14,13 @@ from preheat.verdict import Reason, Verdict
 from preheatd import events
 from preheatd.explaining import print_explanation, print_symbols
 from preheatd.plan import Action, Decision, Plan
-from preheatd.report import LiveReport, PlainReport, print_failure, print_plan
+from preheatd.report import (
+    LiveReport,
+    PlainReport,
+    print_failure,
+    print_plan,
+    print_status,
+)
 from preheatd.state import Failure
 from preheatd.status import TargetStatus
 from support.manifests import manifest_of
@@ -58,6 +65,16 @@ def test_a_plan_with_its_reasons() -> None:
     assert "STALE" in text(console)
     assert "module edited: app/[bold]x.py" in text(console)
     assert "and 2 more" in text(console)
+
+
+def test_the_status_says_why_a_form_is_missing() -> None:
+    console = output(terminal=False)
+    manifest = msgspec.structs.replace(manifest_of(b"code"), without={"lean": "[it] is too large"})
+    status = TargetStatus(
+        decision=PLAN.decisions[0], factory="app:encoder", manifest=manifest, failure=None
+    )
+    print_status(console, [status], (), "/store")
+    assert "encoder has no lean form: [it] is too large" in text(console)
 
 
 def test_plain_lines() -> None:
