@@ -85,9 +85,9 @@ def print_status(
         table.add_row(one.decision.target, verdict, form_of(one.manifest) or "", built, why)
     console.print(table)
     for one in targets:
-        for kind, why in one.manifest.without.items() if one.manifest else ():
+        for kind, reason in one.manifest.without.items() if one.manifest else ():
             console.print(
-                escape(f"{one.decision.target} has no {kind} form: {why}"),
+                escape(f"{one.decision.target} has no {kind} form: {reason}"),
                 highlight=False,
                 style="dim",
             )
