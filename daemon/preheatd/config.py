@@ -50,10 +50,12 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     device: Device | None = None
     priority: int = 0
     tolerance: Tolerance = {}
+    on_fresh: list[str] | None = None
+    on_failed: list[str] | None = None
 
 
 class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file as written. ``python`` to ``tolerance`` are defaults for every target."""
+    """The whole file as written. ``python`` to ``on_failed`` are defaults for every target."""
 
     targets: list[str | TargetTable] = []
     target: list[TargetTable] = []
@@ -66,6 +68,8 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     device: Device | None = None
     tolerance: Tolerance = {}
+    on_fresh: list[str] = []
+    on_failed: list[str] = []
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,8 @@ class Target:
 
     ``timeout`` is in seconds, for build and proof together. ``jobs`` is the most builds that may run
     while this one runs, itself included; None: no limit of its own. ``device`` None: the default
-    device of the target's environment. A larger ``priority`` is built first.
+    device of the target's environment. A larger ``priority`` is built first. ``on_fresh`` and
+    ``on_failed`` are commands, empty for none.
     """
 
     name: str
@@ -87,6 +92,8 @@ class Target:
     device: Device | None = None
     priority: int = 0
     tolerance: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    on_fresh: tuple[str, ...] = ()
+    on_failed: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -282,7 +289,21 @@ def _target(
         device=own.device or table.device,
         priority=own.priority,
         tolerance={**table.tolerance, **own.tolerance},
+        on_fresh=_hook("on_fresh", own.on_fresh, table.on_fresh, where, project),
+        on_failed=_hook("on_failed", own.on_failed, table.on_failed, where, project),
     )
+
+
+def _hook(
+    key: str, own: Sequence[str] | None, default: Sequence[str], where: str, project: Path
+) -> tuple[str, ...]:
+    """A command: a program's path counts from the project. It need not exist yet."""
+    words = tuple(default if own is None else own)
+    if words and not words[0]:
+        raise ConfigurationError(f"{where}: `{key}` begins with an empty word, not with a program.")
+    if words and os.sep in words[0]:
+        return (str(_path(project, words[0])), *words[1:])
+    return words
 
 
 def declared_name(factory: str, project: Path) -> str:

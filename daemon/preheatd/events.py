@@ -27,6 +27,7 @@ WATCH_OVERFLOW = "watch_overflow"
 CHANGED = "changed"
 CONFIG_RELOADED = "config_reloaded"
 CONFIG_REFUSED = "config_refused"
+HOOK_FAILED = "hook_failed"
 STOPPING = "stopping"
 UNEXPECTED = "unexpected"
 
@@ -34,6 +35,7 @@ _PROBLEMS = {
     BUILD_FAILED,
     TARGET_BLOCKED,
     CONFIG_REFUSED,
+    HOOK_FAILED,
     UNEXPECTED,
     WATCH_POLLING,
     WATCH_OVERFLOW,

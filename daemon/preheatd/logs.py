@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import aiofiles
 
+from preheatd.uncancelled import uncancelled
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,14 +38,26 @@ class BoundedLog:
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        with contextlib.suppress(OSError):
-            self._file = await aiofiles.open(self._path, "wb")
+        try:
+            await uncancelled(self._open())
+        except BaseException:
+            # Nobody will leave what was never entered.
+            await uncancelled(self._close())
+            raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        if self._file is not None:
+        await uncancelled(self._close())
+
+    async def _open(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file = await aiofiles.open(self._path, "wb")
+
+    async def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
             with contextlib.suppress(OSError):
-                await self._file.close()
+                await file.close()
 
     async def write(self, data: bytes) -> None:
         """Append, and drop from the middle when the file has grown too long."""

@@ -18,6 +18,7 @@ from preheatd import events, owned, schedule, settle
 from preheatd.clock import utc_now
 from preheatd.config import load_config
 from preheatd.dispatch import Dispatcher
+from preheatd.hooks import Hooks
 from preheatd.notify import Notifier
 from preheatd.plan import Plan, make_plan
 from preheatd.roots import watched_roots
@@ -67,6 +68,7 @@ class Service:
         self._project = project
         self._supervised = Supervised(notifier or Notifier(), emit, self._is_well, project.state)
         self._emit = self._supervised.heard
+        self._hooks = Hooks(self._emit, project.state)
         self._drain_seconds = drain_seconds
         self._at_once = asyncio.Event()
         self._reload_asked = False
@@ -125,6 +127,7 @@ class Service:
             ):
                 await self._run_tasks()
         finally:
+            await self._hooks.close()
             await self._watcher.close()
 
     async def _run_tasks(self) -> None:
@@ -297,6 +300,7 @@ class Service:
         return next((one.sources_state for one in survey.facts if one.target == target), "")
 
     def _finished(self, outcome: Outcome) -> None:
+        self._hooks.start(outcome, self._project.config, os.environ)
         if outcome.result == "held":
             wait = min(schedule.HELD_RETRY_SECONDS * 2.0**self._held, HELD_LONGEST_SECONDS)
             self._held = min(self._held + 1, 10)

@@ -14,7 +14,8 @@ _Result = TypeVar("_Result")
 async def uncancelled(work: Coroutine[object, object, _Result]) -> _Result:
     """Finish ``work`` first; a cancellation that arrived meanwhile is raised afterwards.
 
-    Not promised: that the wait is short. Use it for publishing and for reaping, nothing else.
+    Not promised: that the wait is short. Use it for publishing, for reaping and for closing files,
+    nothing else.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from typing import TYPE_CHECKING
@@ -359,3 +360,21 @@ async def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.kind == "device_missing"
     assert "`cuda`" in failure.message
+
+
+async def test_a_log_is_closed_whenever_it_is_cancelled(tmp_path: Path) -> None:
+    """A file that is left open is a warning, and warnings fail this test."""
+    for step in range(12):
+
+        async def use() -> None:
+            async with logs.BoundedLog(tmp_path / "log") as log:
+                await log.write(b"words")
+                await asyncio.sleep(600)
+
+        task = asyncio.create_task(use())
+        for _ in range(step):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gc.collect()
