@@ -169,10 +169,18 @@ def plan(options: commands.Options, targets: tuple[str, ...]) -> int:
 
 
 @preheat.command()
+@click.option(
+    "--history",
+    is_flag=False,
+    flag_value=20,
+    type=click.IntRange(min=1),
+    metavar="[N]",
+    help="Show the last N things that happened instead (20 without a number).",
+)
 @_options
-def status(options: commands.Options) -> int:
+def status(options: commands.Options, history: int | None) -> int:
     """Show every target, its package, and the last failure with the end of its log."""
-    return asyncio.run(commands.status(options))
+    return asyncio.run(commands.status(options, history or 0))
 
 
 @preheat.command()

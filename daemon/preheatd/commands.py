@@ -18,6 +18,7 @@ from preheat.verdict import Verdict
 from preheatd import answers, events, explaining, reloading, report, warming
 from preheatd import status as statuses
 from preheatd.config import load_config
+from preheatd.history import History, last_entries
 from preheatd.notify import Notifier
 from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
@@ -49,8 +50,11 @@ async def warm(options: Options, targets: tuple[str, ...]) -> int:
     project = _open(options, targets, create=True)
     # Progress is for people; with --json standard output belongs to the answer.
     stopped: list[signal.Signals] = []
-    with _report(Console(stderr=True), quiet=options.as_json) as progress:
-        warmed = await _until_stopped(warming.warm(project, progress.emit), stopped)
+    with (
+        _report(Console(stderr=True), quiet=options.as_json) as progress,
+        History(project.state, progress.emit) as history,
+    ):
+        warmed = await _until_stopped(warming.warm(project, history.heard), stopped)
     if warmed is None:
         return 128 + stopped[0]
     if options.as_json:
@@ -130,9 +134,11 @@ async def plan(options: Options, targets: tuple[str, ...]) -> int:
     return _exit_code(made.decisions)
 
 
-async def status(options: Options) -> int:
-    """Show every target."""
+async def status(options: Options, history: int = 0) -> int:
+    """Show every target; or the last ``history`` things that happened."""
     project = _open(options, (), create=False)
+    if history:
+        return await _history(options, project, history)
     looked = await statuses.look(project)
     daemons, store = project.state.running_daemons(), str(project.config.store)
     if options.as_json:
@@ -140,6 +146,15 @@ async def status(options: Options) -> int:
     else:
         report.print_status(_output(), looked, daemons, store)
     return _exit_code(one.decision for one in looked)
+
+
+async def _history(options: Options, project: Project, count: int) -> int:
+    entries = await asyncio.to_thread(last_entries, project.state, count)
+    if options.as_json:
+        _print_json({"history": msgspec.to_builtins(entries)})
+    else:
+        report.print_history(_output(), entries)
+    return 0
 
 
 async def explain(options: Options, target: str, if_edited: Path | None = None) -> int:

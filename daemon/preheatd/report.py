@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from preheat.verdict import Reason
+    from preheatd.history import Entry
     from preheatd.owned import Owner
     from preheatd.plan import Decision, Plan
     from preheatd.state import Failure
@@ -93,6 +94,23 @@ def print_status(
             )
         if one.failure is not None:
             print_failure(console, one.decision.target, one.failure, one.log)
+
+
+def print_history(console: Console, entries: Iterable[Entry]) -> None:
+    """One line an event, oldest first."""
+    table = _table("at (UTC)", "target", "what", "seconds", "why")
+    for entry in entries:
+        event = entry.event
+        seconds = "" if event.seconds is None else f"{event.seconds:.1f}"
+        reasons = "; ".join(str(reason) for reason in event.reasons[:_REASONS_SHOWN])
+        table.add_row(
+            entry.at,
+            Text(event.target or ""),
+            Text(event.action.replace("_", " "), style="red" if event.is_problem else ""),
+            seconds,
+            Text("; ".join(part for part in (event.detail, reasons) if part)),
+        )
+    console.print(table)
 
 
 def print_reasons(console: Console, reasons: Iterable[Reason], label: str = "") -> None:

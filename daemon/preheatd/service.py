@@ -18,6 +18,7 @@ from preheatd import events, owned, schedule, settle
 from preheatd.clock import utc_now
 from preheatd.config import load_config
 from preheatd.dispatch import Dispatcher
+from preheatd.history import History
 from preheatd.hooks import Hooks
 from preheatd.notify import Notifier
 from preheatd.plan import Plan, make_plan
@@ -66,7 +67,10 @@ class Service:
         drain_seconds: float = 0.0,
     ) -> None:
         self._project = project
-        self._supervised = Supervised(notifier or Notifier(), emit, self._is_well, project.state)
+        self._history = History(project.state, emit)
+        self._supervised = Supervised(
+            notifier or Notifier(), self._history.heard, self._is_well, project.state
+        )
         self._emit = self._supervised.heard
         self._hooks = Hooks(self._emit, project.state)
         self._drain_seconds = drain_seconds
@@ -129,6 +133,7 @@ class Service:
         finally:
             await self._hooks.close()
             await self._watcher.close()
+            await asyncio.to_thread(self._history.close)
 
     async def _run_tasks(self) -> None:
         try:

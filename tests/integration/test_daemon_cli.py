@@ -167,6 +167,17 @@ def test_a_failure_is_shown_with_the_end_of_its_log(preheat: Command, file: Path
     assert explained["factory"] == "app.encoder:encoder"
 
 
+def test_what_happened_is_shown_later(preheat: Command, file: Path) -> None:
+    assert preheat.json("warm", "--config", file)[0] == 0
+    code, answer = preheat.json("status", "--history", "--config", file)
+    assert code == 0
+    entries = answer["history"]
+    assert [one["event"]["action"] for one in entries] == ["build_published"] * 2
+    assert {one["event"]["target"] for one in entries} == {"encoder", "decoder"}
+    code, answer = preheat.json("status", "--history", "1", "--config", file)
+    assert answer["history"] == entries[-1:]
+
+
 def test_warm_tries_a_failure_again(preheat: Command, file: Path) -> None:
     write_double(file.parent, build={"encoder": "fail"})
     assert preheat.json("warm", "--config", file)[0] == 3

@@ -287,3 +287,4 @@ def test_children_hear_nothing_of_the_service_manager(
         assert not names & {b"NOTIFY_SOCKET", b"WATCHDOG_USEC", b"WATCHDOG_PID", b"LISTEN_FDS"}
         links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH115, PTH208
         assert not [link for link in links if link.startswith("socket:")]
+    assert daemons[0].end(signal.SIGTERM) == 0
