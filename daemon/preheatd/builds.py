@@ -48,7 +48,8 @@ class Builder:
     """Builds targets of one project into one store.
 
     ``check`` says why a manifest's sources differ from those on disk now; ``publish`` copies a proven
-    package from a staging store and publishes it; both block and are called in a thread. ``lock``
+    package from a staging store and publishes it; ``return_to`` publishes an earlier package again, where
+    one fits the sources on disk, and gives it back; these block and are called in a thread. ``lock``
     holds the build lock or raises ``BusyError``. ``expected`` knows environments by digest.
     """
 
@@ -56,6 +57,7 @@ class Builder:
     state: State
     check: Callable[[Manifest, Target], tuple[Reason, ...]]
     publish: Callable[[Path, Manifest], None]
+    return_to: Callable[[BuildRequest], Manifest | None]
     lock: Callable[[str, str], contextlib.AbstractContextManager[object]]
     expected: Callable[[str], Environment | None]
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
@@ -82,6 +84,10 @@ class Builder:
     async def _build_locked(
         self, request: BuildRequest, emit: events.Emit, outcome: Outcome
     ) -> Outcome:
+        # An edit that was undone needs no build.
+        earlier = await uncancelled(asyncio.to_thread(self.return_to, request))
+        if earlier is not None:
+            return dataclasses.replace(outcome, result="built", manifest=earlier, returned=True)
         owner = owned.Owner(
             pid=os.getpid(),
             purpose="build",

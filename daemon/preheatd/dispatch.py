@@ -254,6 +254,8 @@ class Dispatcher:
             "superseded": events.BUILD_SUPERSEDED,
         }[outcome.result]
         detail = outcome.failure.message if outcome.failure else outcome.holder
+        if outcome.returned:
+            detail = "the package from before the edit"
         self._emit(
             events.Event(
                 action=action,

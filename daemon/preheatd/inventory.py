@@ -20,6 +20,8 @@ from preheat.errors import (
     StoreError,
     UntrustedStoreError,
 )
+from preheat.formats import other_formats
+from preheat.manifest import environment_digest
 from preheat.sources.check import check
 from preheat.sources.explain import Explanation, Touch, explain, if_edited
 from preheat.sources.files import FileDigests
@@ -106,6 +108,17 @@ class Inventory:
                 self._versions,
                 only_known=True,
             ),
+        )
+
+    def fits(self, config: Config, manifest: Manifest, target: Target, environment: str) -> bool:
+        """Whether a package is whole, proven, of this version and of the sources on disk now."""
+        return (
+            manifest.factory == target.factory
+            and environment_digest(manifest.environment) == environment
+            and manifest.is_proven()
+            and not other_formats(manifest)
+            and not self._damage(manifest)
+            and not self.check(config, manifest, target)
         )
 
     def explain(self, config: Config, manifest: Manifest, target: Target) -> Explanation:

@@ -29,7 +29,8 @@ class Outcome:
 
     ``built``: ``manifest`` was published. ``held``: another process builds the same. ``failed``:
     ``failure`` says how. ``superseded``: the sources changed meanwhile, as ``reasons`` say; nothing
-    was published.
+    was published. ``returned``: what was published is a package of an earlier build, whose sources are
+    those on disk again.
     """
 
     target: str
@@ -40,3 +41,4 @@ class Outcome:
     failure: Failure | None = None
     reasons: tuple[Reason, ...] = ()
     holder: str = ""
+    returned: bool = False

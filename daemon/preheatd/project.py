@@ -58,6 +58,7 @@ class Project:
             state=self.state,
             check=lambda manifest, target: self.inventory.check(config, manifest, target),
             publish=self.publish,
+            return_to=self.return_to,
             lock=lambda target, environment: build_lock(config.store, target, environment),
             expected=self.inventory.environment,
         )
@@ -65,7 +66,24 @@ class Project:
     def publish(self, staging: Path, manifest: Manifest) -> None:
         """Copy a proven package from a staging store and point its ref to it."""
         copy_package(DiskStore(staging), self.store, manifest)
-        self.store.publish(manifest)
+        self._point_to(manifest)
+
+    def return_to(self, request: BuildRequest) -> Manifest | None:
+        """Point the ref to an earlier package that is whole and fits the sources on disk, if there is one."""
+        target, environment = request.target, request.environment
+        for digest in self.state.published(target.name, environment):
+            try:
+                manifest = self.store.read_manifest(digest)
+                if self.inventory.fits(self.config, manifest, target, environment):
+                    self._point_to(manifest)
+                    return manifest
+            except StoreError:
+                continue  # it was collected or damaged; a build makes another
+        return None
+
+    def _point_to(self, manifest: Manifest) -> None:
+        ref = self.store.publish(manifest)
+        self.state.note_published(manifest.target, ref.environment, ref.manifest)
 
     def orders(self, survey: Survey, decisions: Iterable[Decision]) -> list[Order]:
         """What the dispatcher needs to carry out these decisions."""

@@ -29,6 +29,16 @@ _LOG_TAIL_BYTES = 16 * 1024
 NO_ENVIRONMENT = "none"
 
 
+# How far back an edit may be undone without a build.
+_PUBLISHED_KEPT = 8
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Manifests of a target in an environment, by digest, the last published one first."""
+
+    manifests: tuple[str, ...] = ()
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The last build of a target that failed, until one succeeds.
 
@@ -61,7 +71,7 @@ class State:
     def prepare(self) -> None:
         """Make the directory, private to its owner. Raises ``StoreError``."""
         try:
-            for name in ("failures", "logs", "probes", "caches", "work", "daemons"):
+            for name in ("failures", "logs", "probes", "caches", "work", "daemons", "published"):
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as error:
@@ -106,6 +116,20 @@ class State:
     def forget(self, target: str, environment: str) -> None:
         """Drop what is remembered about a target, because it was built."""
         self._failure(target, environment).unlink(missing_ok=True)
+
+    def published(self, target: str, environment: str) -> tuple[str, ...]:
+        """The manifests that were published from here, by digest, the last one first."""
+        found = read_record(self._published(target, environment), Published)
+        return found.manifests if found else ()
+
+    def note_published(self, target: str, environment: str, manifest: str) -> None:
+        """Remember a manifest that was published, again or for the first time."""
+        before = (one for one in self.published(target, environment) if one != manifest)
+        kept = (manifest, *before)[:_PUBLISHED_KEPT]
+        write_record(self._published(target, environment), Published(kept))
+
+    def _published(self, target: str, environment: str) -> Path:
+        return self.path / "published" / f"{target}@{environment or NO_ENVIRONMENT}.json"
 
     def probe(self, key: str) -> Path:
         """Where an interpreter's answer is kept."""

@@ -115,6 +115,74 @@ async def test_an_edit_is_built_and_published(tmp_path: Path) -> None:
         assert ref_of(file, "decoder") == other
 
 
+def builds(file: Path) -> int:
+    return (file.parent / "double.log").read_text().split("\n").count("build encoder")
+
+
+async def test_an_edit_that_is_undone_leads_back_without_a_build(tmp_path: Path) -> None:
+    file = make_project(tmp_path / "project")
+    async with serving(file) as heard:
+        await heard.next(events.BUILD_PUBLISHED)
+        first = ref_of(file)
+        edit(file, "encoder", 2)
+        await heard.next(events.BUILD_PUBLISHED)
+        second = ref_of(file)
+        for value, wanted in ((1, first), (2, second), (1, first)):
+            edit(file, "encoder", value)
+            published = await heard.next(events.BUILD_PUBLISHED)
+            assert published.detail == "the package from before the edit"
+            found = ref_of(file)
+            assert found is not None
+            assert wanted is not None
+            assert found.manifest == wanted.manifest
+        assert builds(file) == 2
+
+
+@pytest.mark.parametrize("what", ["object", "manifest", "record"])
+async def test_an_earlier_package_that_is_not_whole_is_built_anew(
+    tmp_path: Path, what: str
+) -> None:
+    file = make_project(tmp_path / "project")
+    async with serving(file) as heard:
+        await heard.next(events.BUILD_PUBLISHED)
+        store = DiskStore(tmp_path / "store")
+        found = store.read_package("encoder", ENVIRONMENT)
+        assert found is not None
+        ref, manifest = found
+        edit(file, "encoder", 2)
+        await heard.next(events.BUILD_PUBLISHED)
+        record = tmp_path / "store" / "state" / "published" / f"encoder@{ENVIRONMENT}.json"
+        if what == "object":
+            store.layout.object(manifest.code_objects()[0].sha256).unlink()
+        elif what == "manifest":
+            path = store.layout.object(ref.manifest)
+            path.chmod(0o600)
+            path.write_bytes(b"{}")
+        else:
+            record.write_text('{"manifests": ["' + "0" * 64 + '", "../../x", 3]')
+        edit(file, "encoder", 1)
+        assert (await heard.next(events.BUILD_PUBLISHED)).detail == ""
+        assert builds(file) == 3
+
+
+async def test_another_factory_is_another_program(tmp_path: Path) -> None:
+    """The same name, and sources that fit: an earlier package of another factory is none."""
+    file = make_project(tmp_path / "project")
+    module = file.parent / "app" / "encoder.py"
+    module.write_text(module.read_text() + "\n\ndef other():\n    return 1\n")
+    text = file.read_text()
+    async with serving(file) as heard:
+        await heard.next(events.BUILD_PUBLISHED)
+        other = '{factory = "app.encoder:other", name = "encoder"}'
+        file.write_text(text.replace('"app.encoder:encoder"', other))
+        published = await heard.next(events.BUILD_PUBLISHED)
+        assert published.detail == ""
+        file.write_text(text)
+        published = await heard.next(events.BUILD_PUBLISHED)
+        assert published.detail == "the package from before the edit"
+        assert builds(file) == 2
+
+
 async def test_ready_comes_before_the_builds_are_done(tmp_path: Path) -> None:
     file = make_project(tmp_path / "project", build="gate")
     async with serving(file) as heard:
