@@ -109,6 +109,13 @@ def preheat() -> None:
 
 
 @preheat.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def init(as_json: bool) -> int:
+    """Write a preheat.toml to begin with, from what the project's files say."""
+    return commands.init(commands.Options(as_json=as_json))
+
+
+@preheat.command()
 @click.argument("targets", nargs=-1)
 @_options
 def warm(options: commands.Options, targets: tuple[str, ...]) -> int:

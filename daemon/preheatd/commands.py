@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from rich.markup import escape
 
 from preheat.errors import UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, events, explaining, reloading, report, warming
+from preheatd import answers, beginning, events, explaining, reloading, report, warming
 from preheatd import status as statuses
 from preheatd.config import load_config
 from preheatd.history import History, last_entries
@@ -27,7 +28,6 @@ from preheatd.signals import on_stop_signals
 if TYPE_CHECKING:
     import signal
     from collections.abc import Coroutine, Iterable
-    from pathlib import Path
 
     from preheatd.plan import Decision
     from preheatd.project import Project
@@ -121,6 +121,24 @@ async def reload(options: Options, seconds: float) -> int:
     else:
         text = f"process {answer.pid} has read {project.config.file}"
         _output().print(escape(text), highlight=False)
+    return 0
+
+
+def init(options: Options) -> int:
+    """Write a configuration to begin with."""
+    file, found = beginning.write_configuration(Path.cwd())
+    if options.as_json:
+        _print_json({"configuration": str(file), **msgspec.to_builtins(found)})
+        return 0
+    output = _output()
+    output.print(escape(f"wrote {file}"), highlight=False)
+    for name, place in found.factories.items():
+        output.print(escape(f"  target {name} ({place.file}, line {place.line})"), highlight=False)
+    for place in found.compiled:
+        text = f"  torch.compile is used in {place.file}, line {place.line}"
+        output.print(escape(text), highlight=False)
+    if not found.factories:
+        output.print("No function is marked with @preheat.target yet: see docs/targets.md.")
     return 0
 
 

@@ -60,6 +60,54 @@ def find_declaration(source: bytes, function: str) -> Declared | None:
     return Declared(definition.lineno, False, None)
 
 
+def marked_functions(source: bytes) -> tuple[tuple[str, int], ...]:
+    """The functions of a module that ``@preheat.target`` stands on, with their lines.
+
+    Nothing for a file that does not import preheat: other libraries have decorators of that name.
+    """
+    tree = _parse(source)
+    if tree is None or not _imports(tree, _PACKAGE):
+        return ()
+    aliases = _aliases(tree)
+    return tuple(
+        (statement.name, statement.lineno)
+        for statement in _statements(tree.body)
+        if isinstance(statement, _Definition)
+        and any(_is_target(one, aliases) for one in statement.decorator_list)
+    )
+
+
+def compiled_places(source: bytes) -> tuple[int, ...]:
+    """The lines of a file where ``torch.compile`` is called or decorates something."""
+    tree = _parse(source)
+    if tree is None:
+        return ()
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "torch"
+        for alias in node.names
+        if alias.name == "compile"
+    }
+    lines = {
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.compile")
+        or (isinstance(node, ast.Name) and node.id in names)
+    }
+    return tuple(sorted(lines))
+
+
+def _imports(tree: ast.Module, package: str) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            if any(alias.name.split(".")[0] == package for alias in node.names):
+                return True
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package:
+            return True
+    return False
+
+
 def binds(source: bytes, function: str) -> bool:
     """Whether the file may give ``function`` a value at all.
 
