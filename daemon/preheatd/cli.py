@@ -109,6 +109,13 @@ def preheat() -> None:
 
 
 @preheat.command()
+@_options
+def doctor(options: commands.Options) -> int:
+    """Look at the machine as the daemon needs it, and say what to mend."""
+    return asyncio.run(commands.doctor(options))
+
+
+@preheat.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def init(as_json: bool) -> int:
     """Write a preheat.toml to begin with, from what the project's files say."""

@@ -19,6 +19,7 @@ from preheat.verdict import Verdict
 from preheatd import answers, beginning, events, explaining, reloading, report, warming
 from preheatd import status as statuses
 from preheatd.config import load_config
+from preheatd.doctor import examine
 from preheatd.history import History, last_entries
 from preheatd.notify import Notifier
 from preheatd.project import only_daemon, open_project
@@ -140,6 +141,16 @@ def init(options: Options) -> int:
     if not found.factories:
         output.print("No function is marked with @preheat.target yet: see docs/targets.md.")
     return 0
+
+
+async def doctor(options: Options) -> int:
+    """Look at the machine, and say what to mend."""
+    found = await examine(load_config(options.config_path), os.environ)
+    if options.as_json:
+        _print_json({"findings": msgspec.to_builtins(found)})
+    else:
+        report.print_findings(_output(), found)
+    return STALE_EXIT_CODE if any(one.level == "problem" for one in found) else 0
 
 
 async def plan(options: Options, targets: tuple[str, ...]) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from preheat.verdict import Reason
+    from preheatd.findings import Finding
     from preheatd.history import Entry
     from preheatd.owned import Owner
     from preheatd.plan import Decision, Plan
@@ -94,6 +95,16 @@ def print_status(
             )
         if one.failure is not None:
             print_failure(console, one.decision.target, one.failure, one.log)
+
+
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """One line a finding, and below a problem how to mend it."""
+    styles = {"ok": "green", "note": "", "problem": "red"}
+    for one in findings:
+        level = Text(f"{one.level:8}", style=styles[one.level])
+        console.print(Text.assemble(level, (f"{one.check}: ", "bold"), one.detail))
+        if one.fix:
+            console.print(Text(f"        -> {one.fix}"))
 
 
 def print_history(console: Console, entries: Iterable[Entry]) -> None:
