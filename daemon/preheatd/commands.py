@@ -20,7 +20,7 @@ from preheatd import answers, beginning, events, explaining, reloading, report, 
 from preheatd import status as statuses
 from preheatd.config import load_config
 from preheatd.doctor import examine
-from preheatd.history import History, last_entries
+from preheatd.history import History, last_build_seconds, last_entries
 from preheatd.notify import Notifier
 from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
@@ -28,7 +28,7 @@ from preheatd.signals import on_stop_signals
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable, Mapping
 
     from preheatd.plan import Decision
     from preheatd.project import Project
@@ -90,7 +90,8 @@ async def watch(options: Options) -> int:
     if options.as_json:
         await Service(project, _print_event).run()
         return 0
-    with _report(Console()) as progress:
+    last = await asyncio.to_thread(last_build_seconds, project.state)
+    with _report(Console(), last_seconds=last) as progress:
         await Service(project, progress.emit, planned=progress.planned).run()
     return 0
 
@@ -230,10 +231,14 @@ def _output() -> Console:
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
-def _report(console: Console, *, quiet: bool = False) -> report.LiveReport | report.PlainReport:
+def _report(
+    console: Console, *, quiet: bool = False, last_seconds: Mapping[str, float] | None = None
+) -> report.LiveReport | report.PlainReport:
     if quiet:
         return report.PlainReport(Console(quiet=True))
-    return report.LiveReport(console) if console.is_terminal else report.PlainReport(console)
+    if not console.is_terminal:
+        return report.PlainReport(console)
+    return report.LiveReport(console, last_seconds)
 
 
 def _print_event(event: events.Event) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from preheatd.state import State
 
 MAX_BYTES = 1024 * 1024
+_ALL = 10**9
 _PASSING = {
     events.BUILD_PHASE,
     events.BUILD_QUEUED,
@@ -98,6 +99,18 @@ def last_entries(state: State, count: int) -> tuple[Entry, ...]:
     path = _path(state)
     found = [*_entries(_older(path)), *_entries(path)]
     return tuple(found[-count:])
+
+
+def last_build_seconds(state: State) -> dict[str, float]:
+    """How long the last build of each target took that was published, as far back as the history goes."""
+    return {
+        entry.event.target: entry.event.seconds
+        for entry in last_entries(state, _ALL)
+        if entry.event.action == events.BUILD_PUBLISHED
+        and entry.event.target is not None
+        and entry.event.seconds is not None
+        and not entry.event.detail  # what was returned to was not built
+    }
 
 
 def _entries(path: Path) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from preheatd import events
 from preheatd.answers import form_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from rich.console import Console, RenderableType
 
@@ -40,6 +40,8 @@ STYLES = {
 }
 _REASONS_SHOWN = 3
 _REFRESH_PER_SECOND = 8
+# What the live table shows by itself.
+_IN_THE_PICTURE = {events.CHANGED, events.BUILD_QUEUED, events.PLANNED}
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -177,9 +179,13 @@ class _Build:
 
 
 class LiveReport:
-    """Draws the targets and what happens to each, and prints problems and results above."""
+    """Draws the targets and what happens to each, and prints problems and results above.
 
-    def __init__(self, console: Console) -> None:
+    ``last_seconds``: how long each target's last build took, where that is known.
+    """
+
+    def __init__(self, console: Console, last_seconds: Mapping[str, float] | None = None) -> None:
+        self._last_seconds = dict(last_seconds or {})
         self._decisions: tuple[Decision, ...] = ()
         self._builds: dict[str, _Build] = {}
         self._console = console
@@ -201,8 +207,10 @@ class LiveReport:
             self._builds[name] = _Build(time.monotonic())
         elif event.action == events.BUILD_PHASE and name in self._builds:
             self._builds[name].phase = event.phase or ""
-        elif event.action not in (events.CHANGED, events.BUILD_QUEUED):
+        elif event.action not in _IN_THE_PICTURE:
             self._builds.pop(name, None)
+            if event.action == events.BUILD_PUBLISHED and event.seconds and not event.detail:
+                self._last_seconds[name] = event.seconds
             style = "red" if event.is_problem else ""
             self._console.print(escape(str(event)), style=style, highlight=False)
 
@@ -225,7 +233,9 @@ class LiveReport:
         build = self._builds.get(name)
         if build is None:
             return Text("")
-        return Spinner("dots", text=f"{build.phase} {time.monotonic() - build.started:.0f} s")
+        text = f"{build.phase}, {time.monotonic() - build.started:.0f} s"
+        last = self._last_seconds.get(name)
+        return Spinner("dots", text=text if last is None else f"{text} (last time {last:.0f} s)")
 
 
 def _table(*columns: str) -> Table:

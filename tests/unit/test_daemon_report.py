@@ -94,12 +94,14 @@ def test_plain_lines() -> None:
 
 def test_a_live_view() -> None:
     console = output(terminal=True)
-    with LiveReport(console) as report:
+    with LiveReport(console, {"encoder": 12.0}) as report:
         report.planned(PLAN)
+        report.emit(events.Event(action=events.PLANNED, detail="1 stale"))
         for event in STORY:
             report.emit(event)
     assert "It raised." in text(console)
-    assert "trace" in text(console)
+    assert "trace, 0 s (last time 12 s)" in text(console)
+    assert "1 stale" not in text(console)  # the table says so
     assert "BUILDING" in text(console)
 
 

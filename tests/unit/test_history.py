@@ -10,7 +10,7 @@ from rich.console import Console
 
 from preheat.verdict import Reason
 from preheatd import events
-from preheatd.history import History, last_entries
+from preheatd.history import History, last_build_seconds, last_entries
 from preheatd.report import print_history
 from preheatd.state import State
 
@@ -74,6 +74,19 @@ def test_a_place_that_cannot_be_written_costs_the_history_alone(tmp_path: Path) 
         history.heard(PUBLISHED)
     assert passed_on == [PUBLISHED]
     assert last_entries(state, 9) == ()
+
+
+def test_how_long_the_last_build_took(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    with History(state) as history:
+        for seconds, detail in ((9.0, ""), (4.5, ""), (0.01, "the package from before the edit")):
+            history.heard(
+                events.Event(
+                    action=events.BUILD_PUBLISHED, target="encoder", seconds=seconds, detail=detail
+                )
+            )
+        history.heard(FAILED)
+    assert last_build_seconds(state) == {"encoder": 4.5}
 
 
 def test_a_table_for_people(tmp_path: Path) -> None:
