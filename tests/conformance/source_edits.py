@@ -1,8 +1,8 @@
-"""The probing edits of ``source_edits.json``, and decisions about them without a compiler.
+"""The probing edits of ``source_edits.json``, and what their programs depend on without a compiler.
 
 Each base is imported and called once, eagerly, in a process of its own that is forked from one that has
-imported torch; what ran there stands in for what a compiler would have traced. No edit is executed.
-``conformance.freshness_table`` does it all with real packages.
+imported torch; what ran there stands in for what a compiler would have traced: ``conformance.mutations``
+decides many small edits so. ``conformance.freshness_table`` makes the probing edits with real packages.
 """
 
 from __future__ import annotations
@@ -12,16 +12,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from preheat.manifest import Sources
-from preheat.sources.check import check
-from preheat.sources.locate import project_locator
-
-if TYPE_CHECKING:
-    from preheat.verdict import Reason
 
 DATA = Path(__file__).with_suffix(".json")
 
@@ -109,13 +104,3 @@ def write(project: Path, files: dict[str, str]) -> None:
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-
-
-def decide(
-    base: dict[str, Any], edit: dict[str, Any], sources: Sources, project: Path
-) -> tuple[Reason, ...]:
-    """Compare the snapshot with the edited files, which are written to ``project``."""
-    files = {**base["files"], **edit["write"]}
-    write(project, {name: text for name, text in files.items() if name not in edit["delete"]})
-    variables = {**os.environ, **(base.get("env") or {}), **(edit.get("env") or {})}
-    return check(sources, project_locator(project), project=project, environ=variables)

@@ -113,22 +113,24 @@ def graph_of(text: str = GRAPH_TEXT, **changes: Any) -> Graph:
     return msgspec.structs.replace(made, **changes)
 
 
+TRAINING = Training(
+    backward=1,
+    returned=1,
+    unchecked=0,
+    numbers=0,
+    detached=(),
+    unsafe_views=(),
+    aliases=(),
+    constant=(),
+    tangents=(Tangent(0, "contiguous_format"),),
+    deterministic=None,
+    without_autocast=False,
+)
+
+
 def trained_graphs() -> tuple[Graph, Graph]:
     """A forward graph, and the backward graph that it is joined to."""
-    training = Training(
-        backward=1,
-        returned=1,
-        unchecked=0,
-        numbers=0,
-        detached=(),
-        unsafe_views=(),
-        aliases=(),
-        constant=(),
-        tangents=(Tangent(0, "contiguous_format"),),
-        deterministic=False,
-        without_autocast=False,
-    )
-    return graph_of(training=training), graph_of()
+    return graph_of(training=TRAINING), graph_of()
 
 
 def image_of(*variants: Variant, **changes: Any) -> Image:

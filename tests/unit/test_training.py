@@ -13,24 +13,11 @@ from preheat.image.surroundings import Tangent, Training
 from preheat.image.training import differentiable
 from preheat.image.values import UnportableError
 from preheat.torch_internals.training import training_of
-
-PLAIN = Training(
-    backward=1,
-    returned=1,
-    unchecked=0,
-    numbers=0,
-    detached=(),
-    unsafe_views=(),
-    aliases=(),
-    constant=(),
-    tangents=(Tangent(0, "contiguous_format"),),
-    deterministic=None,
-    without_autocast=False,
-)
+from support.images import TRAINING
 
 
 def changed(**values: Any) -> Training:
-    return msgspec.structs.replace(PLAIN, **values)
+    return msgspec.structs.replace(TRAINING, **values)
 
 
 def square(args: list[Any]) -> list[Any]:
@@ -46,7 +33,7 @@ def of_square(args: list[Any]) -> list[Any]:
 
 
 def test_gradients_and_what_is_kept() -> None:
-    run = differentiable(square, of_square, PLAIN)
+    run = differentiable(square, of_square, TRAINING)
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     with torch.no_grad():  # a part of the program may have turned gradients on by itself
         (y,) = run(x)
@@ -67,7 +54,12 @@ def test_detached_inputs_hidden_aliases_and_results_without_gradients() -> None:
         return [gradient * w, None]
 
     training = changed(
-        returned=3, numbers=1, detached=(1,), aliases=(1,), constant=(1, 2), tangents=PLAIN.tangents
+        returned=3,
+        numbers=1,
+        detached=(1,),
+        aliases=(1,),
+        constant=(1, 2),
+        tangents=TRAINING.tangents,
     )
     run = differentiable(forward, backward, training)
     x, w = torch.ones(2, requires_grad=True), torch.full((2,), 3.0, requires_grad=True)
