@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from preheat.compiler_variables import cpp_compilers
 from preheat.errors import PreheatError
 from preheat.store import DiskStore
 from preheat.version import VERSION
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from preheatd.config import Config, Target
 
 _INOTIFY = Path("/proc/sys/fs/inotify")
-_COMPILERS = ("g++", "clang++", "c++")
 
 
 async def examine(config: Config, environ: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -89,7 +89,7 @@ def _watches(config: Config) -> Finding:
     return findings.watch_limits(watches, instances, count)
 
 
-def _abilities(place: Path) -> tuple[Finding, ...]:
+def _abilities(place: Path) -> list[Finding]:
     failed = {}
     for name, attempt in (
         ("rename", _can_rename),
@@ -104,7 +104,7 @@ def _abilities(place: Path) -> tuple[Finding, ...]:
             failed[name] = error.strerror or str(error)
     mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     kind = file_system_type(mountinfo, str(place.resolve()))
-    return findings.file_system(str(place), failed, kind, polling=False)
+    return [findings.file_system(str(place), failed, kind)]
 
 
 def _can_rename(directory: Path) -> None:
@@ -203,7 +203,7 @@ def _of_target(
     config: Config, target: Target, answer: ProbeAnswer | PreheatError, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
     variables = target_environment(environ, target, config.project)
-    wanted = (variables["CXX"],) if variables.get("CXX") else _COMPILERS
+    wanted = cpp_compilers(variables)
     path = next(
         filter(None, (shutil.which(one, path=variables.get("PATH")) for one in wanted)), None
     )

@@ -64,22 +64,16 @@ def clock(where: str, skew_seconds: float) -> Finding:
     return Finding(check="clock", level="problem", detail=detail, fix=fix)
 
 
-def file_system(
-    where: str, failed: dict[str, str], kind: str, polling: bool
-) -> tuple[Finding, ...]:
+def file_system(where: str, failed: dict[str, str], kind: str) -> Finding:
     """What a directory's file system can do; ``failed`` says of each ability why it is missing."""
     name = kind or "unknown"
     if failed:
         what = "; ".join(f"{ability}: {why}" for ability, why in failed.items())
         fix = "Set `store` to a directory on a local disk that is not mounted noexec."
         detail = f"{where} ({name}) cannot do what a store needs: {what}"
-        return (Finding(check="file system", level="problem", detail=detail, fix=fix),)
+        return Finding(check="file system", level="problem", detail=detail, fix=fix)
     detail = f"{where} ({name}): rename, fsync, flock and mapping of code work"
-    found = [Finding(check="file system", level="ok", detail=detail)]
-    if polling:
-        detail = f"{where} ({name}): edits are seen by looking, not by the kernel's events"
-        found.append(Finding(check="watch", level="note", detail=detail))
-    return tuple(found)
+    return Finding(check="file system", level="ok", detail=detail)
 
 
 def compiler(target: str, found: str | None, wanted: tuple[str, ...]) -> Finding:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from preheatd.state import State
 
 MAX_BYTES = 1024 * 1024
-_ALL = 10**9
 _PASSING = {
     events.BUILD_PHASE,
     events.BUILD_QUEUED,
@@ -96,21 +95,24 @@ class History:
 
 def last_entries(state: State, count: int) -> tuple[Entry, ...]:
     """The last ``count`` entries, oldest first. Lines that cannot be read are left out."""
-    path = _path(state)
-    found = [*_entries(_older(path)), *_entries(path)]
-    return tuple(found[-count:])
+    return tuple(_all_entries(state)[-count:])
 
 
 def last_build_seconds(state: State) -> dict[str, float]:
     """How long the last build of each target took that was published, as far back as the history goes."""
     return {
         entry.event.target: entry.event.seconds
-        for entry in last_entries(state, _ALL)
+        for entry in _all_entries(state)
         if entry.event.action == events.BUILD_PUBLISHED
         and entry.event.target is not None
         and entry.event.seconds is not None
         and not entry.event.detail  # what was returned to was not built
     }
+
+
+def _all_entries(state: State) -> list[Entry]:
+    path = _path(state)
+    return [*_entries(_older(path)), *_entries(path)]
 
 
 def _entries(path: Path) -> Iterator[Entry]:

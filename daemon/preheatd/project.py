@@ -75,6 +75,8 @@ class Project:
             try:
                 manifest = self.store.read_manifest(digest)
                 if self.inventory.fits(self.config, manifest, target, environment):
+                    for needed in manifest.objects():
+                        self.store.open_object(needed).close()  # verifies its digest
                     self._point_to(manifest)
                     return manifest
             except StoreError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from preheat.compiler_variables import cpp_compilers
 from preheat.errors import BuildError, EnvironmentDiffersError, RefusedError, TargetError
 from preheat.exercise import Outcome, classes_of, exercise, find_factory, make_spec
 from preheat.job import BuiltEvent, Job
@@ -107,8 +108,7 @@ def _need_compiler() -> None:
     """Fail with words before torch fails with a stack trace."""
     import os
 
-    chosen = os.environ.get("CXX")
-    candidates = [chosen] if chosen else ["g++", "clang++", "c++"]
+    candidates = cpp_compilers(os.environ)
     if not any(shutil.which(name) for name in candidates):
         raise BuildError(
             f"No C++ compiler was found (looked for {', '.join(candidates)}).",

@@ -114,6 +114,12 @@ _EXCEPTIONS = frozenset(
 )
 
 
+def cpp_compilers(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The C++ compilers that torch looks for under these variables, the first one first."""
+    chosen = environ.get("CXX")
+    return (chosen,) if chosen else ("g++", "clang++", "c++")
+
+
 def changes_code(name: str, device: str) -> bool:
     """Whether a variable of this name may change what the compiler makes for ``cpu`` or ``cuda``."""
     if name in _EXCEPTIONS:

@@ -56,12 +56,16 @@ def main(job: Job, events: Events) -> None:
         raise ProofError(f"The build left no package of {job.target!r}.")
     kinds = [form.kind for form in package[1].forms]
     built = built_outcomes(Path(job.staging))
+    spec = package[1].spec
+    # Where gradients flow although none were asked for, the package computes them too.
+    backward = spec.grad and not spec.backward and not built
+    backward = backward and _has_backward_pass(_two(factory, job.target)[0])
     # The form without a compiler comes first: the other one imports it.
     proofs: list[FormProof] = []
     failures: dict[str, str] = {}
     for kind in sorted(kinds, key=lambda kind: kind != "lean"):
         try:
-            proofs.append(_prove_form(kind, job, factory, store, built, events))
+            proofs.append(_prove_form(kind, job, factory, store, built, backward, events))
         except ProofError as error:
             failures[kind] = error.message
     if not proofs:
@@ -85,16 +89,14 @@ def _prove_form(
     factory: Callable[[], Any],
     store: DiskStore,
     built: Mapping[int, Outcome],
+    backward: bool,
     events: Events,
 ) -> FormProof:
     from preheat.worker import load
 
     wanted_spec, loaded_spec = _two(factory, job.target)
-    if not built and _may_have_backward_pass(wanted_spec):
-        backward = _has_backward_pass(wanted_spec)
-        wanted_spec, loaded_spec = _two(factory, job.target)
-        if backward:
-            wanted_spec, loaded_spec = _with_backward_pass(wanted_spec, loaded_spec)
+    if backward:
+        wanted_spec, loaded_spec = map(_with_backward_pass, (wanted_spec, loaded_spec))
     events.phase("proof", f"load {kind}")
     before = compiler_modules()
     with warnings.catch_warnings():
@@ -194,13 +196,11 @@ def _two(factory: Callable[[], Any], target: str) -> tuple[Spec, Spec]:
     return wanted, loaded
 
 
-def _may_have_backward_pass(spec: Spec) -> bool:
-    """Whether gradients may flow although none were asked for: the package then computes them too."""
-    return spec.grad_enabled and not spec.backward and spec.run is None
-
-
 def _has_backward_pass(spec: Spec) -> bool:
-    (spec,) = _with_backward_pass(spec)
+    """Whether the examples can be differentiated; one with its own ``run`` does that by itself."""
+    if spec.run is not None:
+        return False
+    spec = _with_backward_pass(spec)
     try:
         for index in range(len(spec.examples)):
             exercise(spec, spec.fn, spec.calls()[index])
@@ -209,8 +209,8 @@ def _has_backward_pass(spec: Spec) -> bool:
     return True
 
 
-def _with_backward_pass(*specs: Spec) -> tuple[Spec, ...]:
-    return tuple(dataclasses.replace(spec, backward=True) for spec in specs)
+def _with_backward_pass(spec: Spec) -> Spec:
+    return dataclasses.replace(spec, backward=True)
 
 
 def built_outcomes(staging: Path) -> dict[int, Outcome]:

@@ -138,7 +138,7 @@ async def test_an_edit_that_is_undone_leads_back_without_a_build(tmp_path: Path)
         assert builds(file) == 2
 
 
-@pytest.mark.parametrize("what", ["object", "manifest", "record"])
+@pytest.mark.parametrize("what", ["object", "flipped", "manifest", "record"])
 async def test_an_earlier_package_that_is_not_whole_is_built_anew(
     tmp_path: Path, what: str
 ) -> None:
@@ -154,6 +154,10 @@ async def test_an_earlier_package_that_is_not_whole_is_built_anew(
         record = tmp_path / "store" / "state" / "published" / f"encoder@{ENVIRONMENT}.json"
         if what == "object":
             store.layout.object(manifest.code_objects()[0].sha256).unlink()
+        elif what == "flipped":
+            path = store.layout.object(manifest.code_objects()[0].sha256)
+            path.chmod(0o600)
+            path.write_bytes(path.read_bytes().swapcase())
         elif what == "manifest":
             path = store.layout.object(ref.manifest)
             path.chmod(0o600)

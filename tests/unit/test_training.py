@@ -178,9 +178,6 @@ def test_both_ways_of_torch_to_hand_over_the_parts_are_read() -> None:
 def test_what_has_no_record_is_refused(
     given: dict[str, Any], metadata: dict[str, Any], why: str
 ) -> None:
-    info = types.SimpleNamespace(mutation_type=None)
-    for one in metadata.get("input_info", ()):
-        one.mutation_type = info.mutation_type
     with pytest.raises(UnportableError, match=f"it is trained, and .*{why}"):
         described(given, **metadata)
 
