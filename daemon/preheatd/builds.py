@@ -7,10 +7,10 @@ sources are no longer those on disk. Cancelling a build ends its processes and l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import os
-import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -20,27 +20,26 @@ from preheat.errors import BuildError, BusyError, PreheatError, WaitTimeoutError
 from preheat.job import Job
 from preheat.manifest import environment_digest
 from preheatd import events, owned
+from preheatd.attempts import Attempt, NotForked
 from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
-from preheatd.stages import BuildFailed, Heard, Stages
+from preheatd.stages import BuildFailed, Heard, Stages, Superseded
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
     from preheat.manifest import Environment, Manifest
     from preheat.verdict import Reason
     from preheatd.config import Config, Target
+    from preheatd.confirming import Confirming
+    from preheatd.forks import Fork, Forks
     from preheatd.state import State
-
-BUILD_ARGUMENTS = ("-m", "preheat.build")
-PROOF_ARGUMENTS = ("-m", "preheat.verify")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,8 @@ class Builder:
     ``check`` says why a manifest's sources differ from those on disk now; ``publish`` copies a proven
     package from a staging store and publishes it; ``return_to`` publishes an earlier package again, where
     one fits the sources on disk, and gives it back; these block and are called in a thread. ``lock``
-    holds the build lock or raises ``BusyError``. ``expected`` knows environments by digest.
+    holds the build lock or raises ``BusyError``. ``expected`` knows environments by digest. ``forks``: where
+    processes may be forked. ``confirming`` is made with what says that sources are still the same.
     """
 
     config: Config
@@ -60,16 +60,30 @@ class Builder:
     return_to: Callable[[BuildRequest], Manifest | None]
     lock: Callable[[str, str], contextlib.AbstractContextManager[object]]
     expected: Callable[[str], Environment | None]
+    confirming: Callable[[Callable[[Manifest], Awaitable[None]]], Confirming]
+    forks: Forks | None = None
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
 
     async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
         """Build, prove and publish one target. Raises only what is a fault of preheat itself."""
+        return await self._locked(request, emit, self._build_locked)
+
+    async def confirm(self, request: BuildRequest, emit: events.Emit) -> Outcome:
+        """Prove the published package once more, in a really fresh process, if its proof was forked."""
+        return await self._locked(request, emit, self._confirm_locked)
+
+    async def _locked(
+        self,
+        request: BuildRequest,
+        emit: events.Emit,
+        work: Callable[[BuildRequest, events.Emit, Outcome], Awaitable[Outcome]],
+    ) -> Outcome:
         started = time.monotonic()
         name, environment = request.target.name, request.environment
         outcome = Outcome(target=name, environment=environment, result="failed")
         try:
             with self.lock(name, environment):
-                outcome = await self._build_locked(request, emit, outcome)
+                outcome = await work(request, emit, outcome)
         except BusyError as error:
             outcome = dataclasses.replace(outcome, result="held", holder=error.message)
         except BuildFailed as error:
@@ -88,64 +102,92 @@ class Builder:
         earlier = await uncancelled(asyncio.to_thread(self.return_to, request))
         if earlier is not None:
             return dataclasses.replace(outcome, result="built", manifest=earlier, returned=True)
-        owner = owned.Owner(
-            pid=os.getpid(),
-            purpose="build",
-            started_at=utc_now(),
-            target=request.target.name,
-            environment=request.environment,
-        )
-        with owned.OwnedDirectory(self.state.work, owner) as work:
-            log_path = self.state.log(request.target.name, request.environment)
-            async with BoundedLog(log_path) as log:
-                try:
-                    manifest = await self._within_limit(request, emit, work, log)
-                except Superseded as superseded:
-                    await log.note("the sources changed during the build; nothing was published")
-                    return dataclasses.replace(
-                        outcome, result="superseded", reasons=superseded.reasons
-                    )
-                # A half-made publication is no harm to readers, but a cancelled one would be lost work.
-                await uncancelled(asyncio.to_thread(self.publish, work / "staging", manifest))
+        async with self._working(request, "build") as (work, log):
+            attempt = self._attempt(request, emit, work, log)
+            try:
+                manifest = await self._within_limit(request, attempt)
+            except Superseded as superseded:
+                await log.note("the sources changed during the build; nothing was published")
+                return dataclasses.replace(outcome, result="superseded", reasons=superseded.reasons)
+            # A half-made publication is no harm to readers, but a cancelled one would be lost work.
+            await uncancelled(asyncio.to_thread(self.publish, work / "staging", manifest))
         return dataclasses.replace(outcome, result="built", manifest=manifest)
 
-    async def _within_limit(
+    async def _confirm_locked(
+        self, request: BuildRequest, emit: events.Emit, outcome: Outcome
+    ) -> Outcome:
+        confirming = self.confirming(functools.partial(self._still_current, request))
+        manifest = await confirming.unconfirmed(request)
+        if manifest is None:
+            return dataclasses.replace(outcome, result="confirmed")
+        async with self._working(request, "proof") as (work, log):
+            await confirming.stage(manifest, work / "staging")
+            attempt = self._attempt(request, emit, work, log)
+            try:
+                failed = await confirming.confirm(manifest, attempt, request.target.timeout)
+            except Superseded as superseded:
+                return dataclasses.replace(outcome, result="superseded", reasons=superseded.reasons)
+        if failed is None:
+            return dataclasses.replace(outcome, result="confirmed", manifest=manifest)
+        return dataclasses.replace(
+            outcome, result="withdrawn", failure=self._failure(request, failed)
+        )
+
+    @contextlib.asynccontextmanager
+    async def _working(
+        self, request: BuildRequest, purpose: str
+    ) -> AsyncIterator[tuple[Path, BoundedLog]]:
+        """A directory to work in, which says whose it is, and a log."""
+        name, environment = request.target.name, request.environment
+        owner = owned.Owner(
+            pid=os.getpid(),
+            purpose=purpose,
+            started_at=utc_now(),
+            target=name if purpose == "build" else "",
+            environment=environment,
+        )
+        with owned.OwnedDirectory(self.state.work, owner) as work:
+            path = self.state.log(name if purpose == "build" else f"{name}.{purpose}", environment)
+            async with BoundedLog(path) as log:
+                yield work, log
+
+    def _attempt(
         self, request: BuildRequest, emit: events.Emit, work: Path, log: BoundedLog
-    ) -> Manifest:
+    ) -> Attempt:
+        variables = target_environment(self.environ, request.target, self.config.project)
+        return Attempt(
+            stages=Stages(request, emit, work, log, Heard()),
+            work=work,
+            job=self._job(request, work, variables),
+            variables=variables,
+            state=self.state,
+            accept=functools.partial(self._accept, request),
+            still_current=functools.partial(self._still_current, request),
+        )
+
+    async def _within_limit(self, request: BuildRequest, attempt: Attempt) -> Manifest:
         limit = request.target.timeout
-        heard = Heard()
         try:
             async with asyncio.timeout(limit):
-                return await self._build_and_prove(request, emit, work, log, heard)
+                return await self._build_and_prove(request, attempt)
         except TimeoutError:
-            await log.note(f"ended after the limit of {limit:g} s")
+            phase = attempt.stages.heard.phase
+            await attempt.stages.log.note(f"ended after the limit of {limit:g} s")
             raise BuildFailed(
                 "timed_out",
-                f"The build took longer than {limit:g} s and was ended in phase `{heard.phase}`.",
-                phase=heard.phase,
+                f"The build took longer than {limit:g} s and was ended in phase `{phase}`.",
+                phase=phase,
                 exit_code=WaitTimeoutError.exit_code,
                 remedy=WaitTimeoutError.default_remedy,
             ) from None
 
-    async def _build_and_prove(
-        self,
-        request: BuildRequest,
-        emit: events.Emit,
-        work: Path,
-        log: BoundedLog,
-        heard: Heard,
-    ) -> Manifest:
-        variables = target_environment(self.environ, request.target, self.config.project)
-        job = self._job(request, work, variables)
-        job_path = work / "job.json"
-        job_path.write_bytes(msgspec.json.encode(job))
-        stages = Stages(request, emit, work, log, heard)
+    async def _build_and_prove(self, request: BuildRequest, attempt: Attempt) -> Manifest:
+        heard, log, work = attempt.stages.heard, attempt.stages.log, attempt.work
         # One set of compiler caches an environment: the second build of a target is much faster.
         caches = self.state.caches(request.environment)
         was_empty = caches.are_empty()
-        attempt = functools.partial(self._attempt, request, work, stages, job_path, variables)
         try:
-            return await attempt(caches)
+            return await self._forked_or_fresh(request, attempt, caches)
         except BuildFailed as error:
             refused = bool(error.fields.get("refused"))
             if was_empty or not may_be_to_blame(heard.phase, error.signal, refused=refused):
@@ -154,44 +196,31 @@ class Builder:
             await log.note(
                 "once more with empty compiler caches: a killed build may have damaged them"
             )
-        heard.forget()
         fresh = CompilerCaches(work / "caches").prepare()
-        manifest = await attempt(fresh)
+        manifest = await attempt.run(fresh)
         await asyncio.to_thread(caches.replace_with, fresh)
         return manifest
 
-    async def _attempt(
-        self,
-        request: BuildRequest,
-        work: Path,
-        stages: Stages,
-        job_path: Path,
-        variables: Mapping[str, str],
-        caches: CompilerCaches,
+    async def _forked_or_fresh(
+        self, request: BuildRequest, attempt: Attempt, caches: CompilerCaches
     ) -> Manifest:
-        heard = stages.heard
-        await stages.run("build", (*BUILD_ARGUMENTS, str(job_path)), with_caches(variables, caches))
-        if heard.built is None:
-            raise BuildFailed("no_result", "The build process ended well but built nothing.")
-        manifest = heard.built.manifest
-        self._accept(request, manifest)
-        await self._still_current(request, manifest)
-        # The proof gets none of them, as a worker on another machine would have none.
-        shutil.rmtree(work / "proof", ignore_errors=True)
-        empty = with_caches(variables, CompilerCaches(work / "proof").prepare())
-        try:
-            await stages.run("proof", (*PROOF_ARGUMENTS, str(job_path)), empty)
-        except BuildFailed:
-            # A proof of edited sources fails by design; that is no fault of the target.
-            await self._still_current(request, manifest)
-            raise
-        if heard.proven is None:
-            raise BuildFailed("no_proof", "The proof process ended well but proved nothing.")
-        await self._still_current(request, manifest)
-        proven = heard.proven
-        for form, why in proven.without.items():
-            await stages.log.note(f"the {form} form was not proven and is left out: {why}")
-        return manifest.proven(proven.proof, proven.without)
+        fork = await self.prepare_fork(request)
+        if fork is not None:
+            try:
+                return await attempt.run(caches, fork)
+            except NotForked as error:
+                await attempt.stages.log.note(f"once more in fresh processes: {error}")
+        manifest = await attempt.run(caches)
+        await self.prepare_fork(request)  # so that it is ready for the next edit
+        return manifest
+
+    async def prepare_fork(self, request: BuildRequest) -> Fork | None:
+        """The zygote for a target, started if need be; None where only fresh processes will do."""
+        if self.forks is None:
+            return None
+        variables = target_environment(self.environ, request.target, self.config.project)
+        caches = self.state.caches(request.environment)
+        return await self.forks.find(request, variables, with_caches(variables, caches))
 
     async def _still_current(self, request: BuildRequest, manifest: Manifest) -> None:
         """Raises ``Superseded`` when the snapshot is not what lies on disk any more."""
@@ -245,14 +274,6 @@ class Builder:
             },
             Failure,
         )
-
-
-class Superseded(Exception):
-    """Ends a build whose sources changed meanwhile; ``reasons`` say which."""
-
-    def __init__(self, reasons: tuple[Reason, ...]) -> None:
-        super().__init__(reasons)
-        self.reasons = reasons
 
 
 def differences(expected: Environment, found: Environment) -> tuple[Reason, ...]:

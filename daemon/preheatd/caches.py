@@ -43,6 +43,14 @@ class CompilerCaches:
         """For TMPDIR."""
         return self.base / "tmp"
 
+    def variables(self) -> dict[str, str]:
+        """What a process's environment says about them."""
+        return {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.inductor),
+            "TRITON_CACHE_DIR": str(self.triton),
+            "TMPDIR": str(self.temporary),
+        }
+
     def prepare(self) -> CompilerCaches:
         """Make the directories, private to their owner."""
         for path in (self.inductor, self.triton, self.temporary):

@@ -62,6 +62,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     watch: list[str] | None = None
     store: str | None = None
     jobs: int = 1
+    zygote: bool = True
     python: str | None = None
     env: dict[str, str] = {}
     cwd: str | None = None
@@ -111,6 +112,7 @@ class Config:
     targets: tuple[Target, ...]
     watch: tuple[Path, ...] | None = None
     jobs: int = 1
+    zygote: bool = True
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -161,7 +163,13 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
     watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
     store = store_path(table.store, project, environ)
     return Config(
-        file=file, project=project, store=store, targets=targets, watch=watch, jobs=table.jobs
+        file=file,
+        project=project,
+        store=store,
+        targets=targets,
+        watch=watch,
+        jobs=table.jobs,
+        zygote=table.zygote,
     )
 
 

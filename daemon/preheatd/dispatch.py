@@ -18,6 +18,7 @@ from preheatd.state import Failure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from preheat.manifest import Manifest
     from preheatd.plan import TargetFacts
     from preheatd.state import State
 
@@ -29,12 +30,14 @@ _logger = logging.getLogger("preheatd")
 class Order:
     """A build that was asked for, and the facts that it was decided on.
 
-    ``known``: the files that its target is known to depend on, empty when that is unknown.
+    ``known``: the files that its target is known to depend on, empty when that is unknown. ``confirm``: not
+    to be built, but what is published to be proven once more.
     """
 
     request: BuildRequest
     facts: TargetFacts
     known: frozenset[str] = frozenset()
+    confirm: bool = False
 
     @property
     def name(self) -> str:
@@ -70,10 +73,14 @@ class Dispatcher:
         emit: events.Emit,
         finished: Callable[[Outcome], None] = lambda outcome: None,
         sources_state: Callable[[str], Awaitable[str]] | None = None,
+        confirm: Build | None = None,
     ) -> None:
         self.jobs = jobs
         self._accepting = True
         self._build = build
+        self._confirm = confirm
+        self._unconfirmed: dict[str, Order] = {}
+        self._untried: dict[str, Manifest | None] = {}
         self._state = state
         self._emit = emit
         self._finished = finished
@@ -87,12 +94,12 @@ class Dispatcher:
     @property
     def running(self) -> frozenset[str]:
         """The targets that are being built."""
-        return frozenset(self._running)
+        return frozenset(name for name, one in self._running.items() if not one.order.confirm)
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return not self._running and not self._waiting
+        return not self._running and not self._waiting and not self._unconfirmed
 
     def replace_waiting(self, orders: Iterable[Order]) -> None:
         """These are to be built, in place of what was asked for and not started yet."""
@@ -104,6 +111,18 @@ class Dispatcher:
             if known is None:
                 self._tell(events.BUILD_QUEUED, order)
             self._waiting[order.name] = (order, self._slot(order, known))
+        self._wake.set()
+
+    def replace_unconfirmed(self, orders: Iterable[Order]) -> None:
+        """These are to be proven once more whenever nothing is to be built; one at a time.
+
+        A package for which that could not be tried is not tried again.
+        """
+        self._unconfirmed = {
+            one.name: one
+            for one in orders
+            if one.name not in self._running and self._untried.get(one.name) != one.facts.manifest
+        }
         self._wake.set()
 
     def add(self, order: Order) -> None:
@@ -136,15 +155,26 @@ class Dispatcher:
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
         if not self._accepting:
             return
+        if self._waiting:
+            # Somebody waits for these; proving once more can wait.
+            for running in self._running.values():
+                if running.order.confirm:
+                    self._stop(running)
         waiting = [slot for _, slot in self._waiting.values()]
         active = [running.slot for running in self._running.values()]
         for slot in schedule.startable(waiting, active, self.jobs):
             order, _ = self._waiting.pop(slot.target)
             running = self._running[slot.target] = _Running(order, slot)
             running.task = group.create_task(self._run(running), name=f"build {slot.target}")
+        if self._unconfirmed and not self._running and not self._waiting:
+            name = next(iter(self._unconfirmed))
+            order = self._unconfirmed.pop(name)
+            running = self._running[name] = _Running(order, self._slot(order, None))
+            running.task = group.create_task(self._run(running), name=f"proof {name}")
 
     async def _run(self, running: _Running) -> None:
-        self._tell(events.BUILD_STARTED, running.order)
+        started_event = events.PROOF_STARTED if running.order.confirm else events.BUILD_STARTED
+        self._tell(started_event, running.order)
         started = time.monotonic()
         try:
             outcome = await self._outcome(running)
@@ -154,16 +184,21 @@ class Dispatcher:
             self._wake.set()
         if not outcome.seconds:
             outcome = dataclasses.replace(outcome, seconds=time.monotonic() - started)
-        self._report(outcome)
+        self._report(outcome, confirm=running.order.confirm)
         self._finished(outcome)
 
     async def _outcome(self, running: _Running) -> Outcome:
         request = running.order.request
+        work = self._build
+        if running.order.confirm:
+            assert self._confirm is not None
+            work = self._confirm
         try:
-            return await self._build(request, self._emit)
+            return await work(request, self._emit)
         except asyncio.CancelledError:
             if not running.stopped:
-                self._tell(events.BUILD_STOPPED, running.order)
+                confirm = running.order.confirm
+                self._tell(events.PROOF_STOPPED if confirm else events.BUILD_STOPPED, running.order)
                 raise
             return Outcome(
                 target=request.target.name, environment=request.environment, result="superseded"
@@ -187,6 +222,10 @@ class Dispatcher:
             )
 
     async def _remember(self, order: Order, outcome: Outcome) -> Outcome:
+        if order.confirm:
+            if outcome.result == "failed":
+                self._untried[order.name] = order.facts.manifest
+            return outcome
         history = self._history.setdefault(order.name, _History())
         if outcome.result == "built":
             self._history.pop(order.name)
@@ -246,13 +285,17 @@ class Dispatcher:
         environment = order.request.environment
         self._emit(events.Event(action=action, target=order.name, environment=environment))
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Outcome, *, confirm: bool) -> None:
         action = {
+            "confirmed": events.PROOF_CONFIRMED,
+            "withdrawn": events.PACKAGE_WITHDRAWN,
             "built": events.BUILD_PUBLISHED,
             "held": events.BUILD_HELD,
             "failed": events.BUILD_FAILED,
             "superseded": events.BUILD_SUPERSEDED,
         }[outcome.result]
+        if confirm and outcome.result in ("superseded", "held"):
+            action = events.PROOF_STOPPED
         detail = outcome.failure.message if outcome.failure else outcome.holder
         if outcome.returned:
             detail = "the package from before the edit"

@@ -20,6 +20,10 @@ BUILD_PUBLISHED = "build_published"
 BUILD_FAILED = "build_failed"
 BUILD_HELD = "build_held"
 BUILD_STOPPED = "build_stopped"
+PROOF_STARTED = "proof_started"
+PROOF_CONFIRMED = "proof_confirmed"
+PROOF_STOPPED = "proof_stopped"
+PACKAGE_WITHDRAWN = "package_withdrawn"
 TARGET_BLOCKED = "target_blocked"
 WATCH_ARMED = "watch_armed"
 WATCH_POLLING = "watch_polling"
@@ -33,6 +37,7 @@ UNEXPECTED = "unexpected"
 
 _PROBLEMS = {
     BUILD_FAILED,
+    PACKAGE_WITHDRAWN,
     TARGET_BLOCKED,
     CONFIG_REFUSED,
     HOOK_FAILED,

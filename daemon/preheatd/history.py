@@ -31,6 +31,8 @@ _PASSING = {
     events.BUILD_STARTED,
     events.CHANGED,
     events.PLANNED,
+    events.PROOF_STARTED,
+    events.PROOF_STOPPED,
 }
 
 

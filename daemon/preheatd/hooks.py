@@ -84,7 +84,7 @@ def arguments_for(outcome: Outcome, target: Target | None) -> tuple[str, ...]:
         return ()
     if outcome.result == "built":
         return target.on_fresh
-    return target.on_failed if outcome.result == "failed" else ()
+    return target.on_failed if outcome.result in ("failed", "withdrawn") else ()
 
 
 def told(outcome: Outcome, config: Config) -> dict[str, str]:

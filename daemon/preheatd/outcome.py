@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from preheatd.config import Target
     from preheatd.state import Failure
 
-Result = Literal["built", "held", "failed", "superseded"]
+Result = Literal["built", "held", "failed", "superseded", "confirmed", "withdrawn"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,9 @@ class Outcome:
 
     ``built``: ``manifest`` was published. ``held``: another process builds the same. ``failed``:
     ``failure`` says how. ``superseded``: the sources changed meanwhile, as ``reasons`` say; nothing
-    was published. ``returned``: what was published is a package of an earlier build, whose sources are
-    those on disk again.
+    was published. ``confirmed``: a really fresh proof of the published package succeeded; ``withdrawn``: it
+    did not, for what ``failure`` says, and the package was taken back. ``returned``: what was published is a
+    package of an earlier build, whose sources are those on disk again.
     """
 
     target: str

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class Action(enum.StrEnum):
-    """What will be done: build it, nothing, or nothing for now."""
+    """What will be done: build it, prove once more what is there, nothing, or nothing for now."""
 
     BUILD = "build"
+    CONFIRM = "confirm"
     NONE = "none"
     WAIT = "wait"
 
@@ -89,6 +90,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Those whose action is BUILD."""
         return tuple(one for one in self.decisions if one.action is Action.BUILD)
 
+    def to_confirm(self) -> tuple[Decision, ...]:
+        """Those whose action is CONFIRM: they are fresh, and their proof was forked."""
+        return tuple(one for one in self.decisions if one.action is Action.CONFIRM)
+
     def summary(self) -> str:
         """How many targets have which verdict, in words."""
         counts = collections.Counter(one.verdict for one in self.decisions)
@@ -114,7 +119,9 @@ def decide(facts: TargetFacts, now: float, *, retry: bool = False) -> Decision:
         return _unanswered(facts, now)
     verdict, reasons = _package_verdict(facts)
     if verdict is Verdict.FRESH:
-        return _decision(facts, verdict, Action.NONE)
+        proof = None if facts.manifest is None else facts.manifest.proof
+        forked = proof is not None and proof.forked and not facts.building
+        return _decision(facts, verdict, Action.CONFIRM if forked else Action.NONE)
     if facts.building:
         return _decision(facts, Verdict.BUILDING, Action.WAIT, reasons)
     if facts.failure is not None and facts.sources_state in facts.failure.tried:

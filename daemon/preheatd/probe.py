@@ -184,7 +184,7 @@ def question_key(question: Question) -> str:
         question.python,
         str(question.cwd),
         *(f"{name}={value}" for name, value in question.variables if not _is_volatile(name)),
-        *(_mark(path) for path in _looked_at(question)),
+        *(file_mark(path) for path in _looked_at(question)),
         platform.node(),
         platform.release(),
         str(sorted(os.sched_getaffinity(0))),
@@ -215,7 +215,8 @@ def _looked_at(question: Question) -> list[Path]:
     ]
 
 
-def _mark(path: Path) -> str:
+def file_mark(path: Path) -> str:
+    """Changes when the file is another one: its number, size and time; nothing is read."""
     try:
         status = path.stat()
     except OSError:

@@ -12,7 +12,8 @@ import contextlib
 import dataclasses
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -21,7 +22,7 @@ from preheat.manifest import MAX_MANIFEST_BYTES
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from preheat.job import Event
@@ -77,13 +78,31 @@ class LineSplitter:
         return None if skipped else line
 
 
-async def run_process(command: Command, log: BoundedLog, on_event: Callable[[Event], None]) -> int:
-    """Run to the end and return the exit status; negative: minus the number of the signal.
+class Process(Protocol):
+    """A process that leads a group of its own, as ``asyncio.subprocess.Process`` shows it."""
 
-    Cancelling ends the whole group, first politely, and waits for that. Raises ``OSError`` when the
-    program cannot be started.
-    """
-    process = await asyncio.create_subprocess_exec(
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+
+
+class ListenedTo(Process, Protocol):
+    """One whose output is read."""
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+
+
+Start = Callable[[Command], Awaitable[ListenedTo]]
+
+
+async def start_fresh(command: Command) -> ListenedTo:
+    """A new interpreter. Raises ``OSError`` when the program cannot be started."""
+    return await asyncio.create_subprocess_exec(
         *command.arguments,
         cwd=command.cwd,
         env=dict(command.environment),
@@ -92,6 +111,19 @@ async def run_process(command: Command, log: BoundedLog, on_event: Callable[[Eve
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+
+
+async def run_process(
+    command: Command,
+    log: BoundedLog,
+    on_event: Callable[[Event], None],
+    start: Start = start_fresh,
+) -> int:
+    """Run to the end and return the exit status; negative: minus the number of the signal.
+
+    Cancelling ends the whole group, first politely, and waits for that. Raises what ``start`` does.
+    """
+    process = await start(command)
     readers: asyncio.Future[tuple[None, None]] | None = None
     try:
         command.on_started(process.pid)
@@ -105,9 +137,7 @@ async def run_process(command: Command, log: BoundedLog, on_event: Callable[[Eve
         await uncancelled(_finish(process, readers))
 
 
-async def _finish(
-    process: asyncio.subprocess.Process, readers: asyncio.Future[tuple[None, None]] | None
-) -> None:
+async def _finish(process: Process, readers: asyncio.Future[tuple[None, None]] | None) -> None:
     await end_group(process)
     if readers is None:
         return
@@ -116,9 +146,7 @@ async def _finish(
         await asyncio.wait_for(readers, DRAIN_SECONDS)
 
 
-async def end_group(
-    process: asyncio.subprocess.Process, grace: float = TERMINATE_GRACE_SECONDS
-) -> None:
+async def end_group(process: Process, grace: float = TERMINATE_GRACE_SECONDS) -> None:
     """End a process and everything in its group; returns when the process is reaped."""
     if process.returncode is None:
         _signal_group(process.pid, signal.SIGTERM)

@@ -13,7 +13,9 @@ import filelock
 from preheat.errors import BusyError, StoreError
 from preheat.store import DiskStore, build_lock, copy_package
 from preheatd.builds import Builder
+from preheatd.confirming import Confirming
 from preheatd.dispatch import Order
+from preheatd.forks import Forks
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
@@ -21,7 +23,7 @@ from preheatd.roots import source_files
 from preheatd.state import State, state_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from pathlib import Path
 
     from preheat.manifest import Manifest
@@ -29,16 +31,18 @@ if TYPE_CHECKING:
     from preheatd.config import Config
     from preheatd.owned import Owner
     from preheatd.plan import Decision, TargetFacts
+    from preheatd.zygotes import Zygotes
 
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """One configuration, opened."""
+    """One configuration, opened. ``zygotes``: where processes may be forked, as in a daemon."""
 
     config: Config
     store: DiskStore
     state: State
     inventory: Inventory
+    zygotes: Zygotes | None = None
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
@@ -51,6 +55,10 @@ class Project:
             self.inventory.doubt_environments()
         return outcome
 
+    async def confirm(self, request: BuildRequest, emit: events.Emit) -> Outcome:
+        """Prove the published package of one target once more, if its proof was forked."""
+        return await self._builder().confirm(request, emit)
+
     def _builder(self) -> Builder:
         config = self.config
         return Builder(
@@ -61,7 +69,34 @@ class Project:
             return_to=self.return_to,
             lock=lambda target, environment: build_lock(config.store, target, environment),
             expected=self.inventory.environment,
+            confirming=self._confirming,
+            forks=self._forks(),
         )
+
+    async def prepare_zygotes(self, survey: Survey) -> None:
+        """Start zygotes for targets that have been built, so that they are ready for the first edit."""
+        forks = self._forks()
+        if forks is None or self.zygotes is None:
+            return
+        builder = self._builder()
+        for target in self.config.targets:
+            facts = survey.of(target.name)
+            if self.zygotes.is_full:
+                return
+            if facts.environment:
+                await builder.prepare_fork(
+                    BuildRequest(target=target, environment=facts.environment, device=facts.device)
+                )
+
+    def _confirming(self, still_current: Callable[[Manifest], Awaitable[None]]) -> Confirming:
+        return Confirming(
+            store=self.store, state=self.state, publish=self._point_to, still_current=still_current
+        )
+
+    def _forks(self) -> Forks | None:
+        if self.zygotes is None or not self.config.zygote:
+            return None
+        return Forks(self.zygotes, self.state)
 
     def publish(self, staging: Path, manifest: Manifest) -> None:
         """Copy a proven package from a staging store and point its ref to it."""
@@ -87,7 +122,9 @@ class Project:
         ref = self.store.publish(manifest)
         self.state.note_published(manifest.target, ref.environment, ref.manifest)
 
-    def orders(self, survey: Survey, decisions: Iterable[Decision]) -> list[Order]:
+    def orders(
+        self, survey: Survey, decisions: Iterable[Decision], *, confirm: bool = False
+    ) -> list[Order]:
         """What the dispatcher needs to carry out these decisions."""
         targets = {target.name: target for target in self.config.targets}
         found = ((targets[one.target], survey.of(one.target)) for one in decisions)
@@ -98,6 +135,7 @@ class Project:
                 ),
                 facts=facts,
                 known=self._known(facts),
+                confirm=confirm,
             )
             for target, facts in found
         ]

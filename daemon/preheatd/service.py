@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import time
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from preheatd.roots import watched_roots
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.supervised import Supervised
 from preheatd.watch import Watcher
+from preheatd.zygotes import Zygotes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +68,8 @@ class Service:
         notifier: Notifier | None = None,
         drain_seconds: float = 0.0,
     ) -> None:
-        self._project = project
+        self._zygotes = Zygotes(project.state.path / "logs")
+        self._project = dataclasses.replace(project, zygotes=self._zygotes)
         self._history = History(project.state, emit)
         self._supervised = Supervised(
             notifier or Notifier(), self._history.heard, self._is_well, project.state
@@ -84,6 +87,7 @@ class Service:
         self._armed: tuple[Root, ...] | None = None
         self._config_text = b""
         self._held = 0
+        self._preparing: asyncio.Task[None] | None = None
         self._blocked: dict[str, tuple[Reason, ...]] = {}
         self.ready = asyncio.Event()
 
@@ -116,6 +120,7 @@ class Service:
             emit=self._emit,
             finished=self._finished,
             sources_state=self._sources_state,
+            confirm=self._confirm,
         )
         owner = owned.Owner(
             pid=os.getpid(),
@@ -133,6 +138,9 @@ class Service:
         finally:
             await self._hooks.close()
             await self._watcher.close()
+            if self._preparing is not None:
+                self._preparing.cancel()
+            await self._zygotes.close()
             await asyncio.to_thread(self._history.close)
 
     async def _run_tasks(self) -> None:
@@ -228,6 +236,7 @@ class Service:
             count = _count(len(self._project.config.targets), "target")
             self._emit(events.Event(action=events.READY, detail=f"keeping {count} warm"))
             self._supervised.started()
+            self._preparing = asyncio.create_task(self._prepare_zygotes())
         if asked:
             await asyncio.to_thread(self._supervised.reloaded)
         return self._seconds_to_next(plan)
@@ -255,6 +264,9 @@ class Service:
         plan = make_plan(survey.facts, time.time())
         self._dispatcher.stop_superseded({facts.target: facts for facts in survey.facts})
         self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build()))
+        self._dispatcher.replace_unconfirmed(
+            self._project.orders(survey, plan.to_confirm(), confirm=True)
+        )
         self._tell_blocked(plan)
         self._emit(events.Event(action=events.PLANNED, detail=plan.summary()))
         self._supervised.planned(plan, self._dispatcher.running)
@@ -299,6 +311,13 @@ class Service:
 
     async def _build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
         return await self._project.build(request, emit)
+
+    async def _prepare_zygotes(self) -> None:
+        if not self._dispatcher.running:
+            await self._project.prepare_zygotes(await self._survey())
+
+    async def _confirm(self, request: BuildRequest, emit: events.Emit) -> Outcome:
+        return await self._project.confirm(request, emit)
 
     async def _sources_state(self, target: str) -> str:
         survey = await self._survey()

@@ -6,18 +6,20 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from preheat.errors import BuildError, ProofError
-from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent
+from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent, UnfitEvent
 from preheatd import events, owned
 from preheatd.clock import utc_now
-from preheatd.process import Command, describe_status, run_process
+from preheatd.process import Command, describe_status, run_process, start_fresh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from preheat.job import Event as ProcessEvent
+    from preheat.verdict import Reason
     from preheatd.logs import BoundedLog
     from preheatd.outcome import BuildRequest
+    from preheatd.process import Start
 
 
 class BuildFailed(Exception):
@@ -33,6 +35,18 @@ class BuildFailed(Exception):
         self.fields = fields
 
 
+class Superseded(Exception):
+    """Ends a build whose sources changed meanwhile; ``reasons`` say which."""
+
+    def __init__(self, reasons: tuple[Reason, ...]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+
+class UnfitToFork(Exception):
+    """What a forked process did says nothing, for what it says itself."""
+
+
 @dataclasses.dataclass
 class Heard:
     """What one process has said so far."""
@@ -41,10 +55,12 @@ class Heard:
     built: BuiltEvent | None = None
     proven: ProvenEvent | None = None
     failed: FailedEvent | None = None
+    unfit: UnfitEvent | None = None
 
     def forget(self) -> None:
         """Start anew, for another try."""
         self.phase, self.built, self.proven, self.failed = "start", None, None, None
+        self.unfit = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +74,13 @@ class Stages:
     heard: Heard
 
     async def run(
-        self, stage: str, arguments: tuple[str, ...], variables: Mapping[str, str]
+        self,
+        stage: str,
+        arguments: tuple[str, ...],
+        variables: Mapping[str, str],
+        start: Start = start_fresh,
     ) -> None:
+        """Run one process to its end. Raises ``BuildFailed``, and what ``start`` raises but ``OSError``."""
         target = self.request.target
         command = Command(
             arguments=(target.python, *arguments),
@@ -70,7 +91,7 @@ class Stages:
         self.heard.phase = "start" if stage == "build" else "proof"
         await self.log.note(f"{stage} of {target.name} ({target.factory}) at {utc_now()}")
         try:
-            status = await run_process(command, self.log, self._hear)
+            status = await run_process(command, self.log, self._hear, start)
         except OSError as error:
             raise BuildFailed(
                 "interpreter_failed",
@@ -82,6 +103,8 @@ class Stages:
 
     def _judge(self, stage: str, status: int) -> None:
         kind = BuildError if stage == "build" else ProofError
+        if self.heard.unfit is not None:
+            raise UnfitToFork(self.heard.unfit.why)
         failed = self.heard.failed
         if failed is not None:
             raise BuildFailed(
@@ -120,3 +143,5 @@ class Stages:
                 self.heard.proven = event
             case FailedEvent():
                 self.heard.failed = event
+            case UnfitEvent():
+                self.heard.unfit = event

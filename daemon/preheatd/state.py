@@ -29,6 +29,17 @@ _LOG_TAIL_BYTES = 16 * 1024
 NO_ENVIRONMENT = "none"
 
 
+_DIRECTORIES = (
+    "failures",
+    "logs",
+    "probes",
+    "caches",
+    "work",
+    "daemons",
+    "published",
+    "proofs",
+)
+
 # How far back an edit may be undone without a build.
 _PUBLISHED_KEPT = 8
 
@@ -37,6 +48,17 @@ class Published(msgspec.Struct, frozen=True):
     """Manifests of a target in an environment, by digest, the last published one first."""
 
     manifests: tuple[str, ...] = ()
+
+
+class FreshProof(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last really fresh proof of a target imported, and how long build and proof took.
+
+    ``modules`` by form, see ``preheat.job.ProvenEvent``; a forked proof is compared with it.
+    """
+
+    modules: dict[str, tuple[str, ...]]
+    libraries: tuple[str, ...]
+    seconds: float
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +93,7 @@ class State:
     def prepare(self) -> None:
         """Make the directory, private to its owner. Raises ``StoreError``."""
         try:
-            for name in ("failures", "logs", "probes", "caches", "work", "daemons", "published"):
+            for name in _DIRECTORIES:
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as error:
@@ -127,6 +149,26 @@ class State:
         before = (one for one in self.published(target, environment) if one != manifest)
         kept = (manifest, *before)[:_PUBLISHED_KEPT]
         write_record(self._published(target, environment), Published(kept))
+
+    def note_withdrawn(self, target: str, environment: str, manifest: str) -> None:
+        """Forget a manifest: its package turned out to be wrong."""
+        kept = tuple(one for one in self.published(target, environment) if one != manifest)
+        write_record(self._published(target, environment), Published(kept))
+
+    def fresh_proof(self, target: str, environment: str) -> FreshProof | None:
+        """What is known of the last really fresh proof."""
+        return read_record(self._proof(target, environment), FreshProof)
+
+    def note_fresh_proof(self, target: str, environment: str, proof: FreshProof) -> None:
+        """A really fresh proof succeeded."""
+        write_record(self._proof(target, environment), proof)
+
+    def forget_fresh_proof(self, target: str, environment: str) -> None:
+        """From now on nothing is forked for this target, until a fresh proof succeeds again."""
+        self._proof(target, environment).unlink(missing_ok=True)
+
+    def _proof(self, target: str, environment: str) -> Path:
+        return self.path / "proofs" / f"{target}@{environment or NO_ENVIRONMENT}.json"
 
     def _published(self, target: str, environment: str) -> Path:
         return self.path / "published" / f"{target}@{environment or NO_ENVIRONMENT}.json"

@@ -38,12 +38,7 @@ def search_path(variables: Mapping[str, str], project: Path, cwd: Path) -> tuple
 
 def with_caches(variables: Mapping[str, str], caches: CompilerCaches) -> dict[str, str]:
     """The same with a compiler's caches. TMPDIR is one of them: the precompiled header follows it."""
-    return {
-        **variables,
-        "TORCHINDUCTOR_CACHE_DIR": str(caches.inductor),
-        "TRITON_CACHE_DIR": str(caches.triton),
-        "TMPDIR": str(caches.temporary),
-    }
+    return {**variables, **caches.variables()}
 
 
 def installed_directories(python: Path) -> list[Path]:

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from preheatd.dispatch import Order
     from preheatd.inventory import Survey
     from preheatd.outcome import Outcome
+    from preheatd.plan import Plan
     from preheatd.project import Project
     from preheatd.state import Failure
 
-Result = Literal["built", "held", "failed", "skipped"]
+Result = Literal["built", "confirmed", "held", "failed", "skipped"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,16 +53,25 @@ class _Warming:
             jobs=project.config.jobs,
             emit=emit,
             finished=self._finished,
+            confirm=project.confirm,
         )
 
-    async def run(self, decisions: tuple[Decision, ...]) -> None:
-        orders = self._project.orders(self._survey, decisions)
-        self._orders = {order.name: order for order in orders}
+    async def run(self, plan: Plan) -> None:
+        wanted = tuple(
+            one
+            for one in plan.decisions
+            if one.action is Action.BUILD or one.verdict is Verdict.BUILDING
+        )
+        orders = self._project.orders(self._survey, wanted)
+        unconfirmed = self._project.orders(self._survey, plan.to_confirm(), confirm=True)
+        builds = (dataclasses.replace(order, confirm=False) for order in unconfirmed)
+        self._orders = {order.name: order for order in (*orders, *builds)}
         self._dispatcher.replace_waiting(orders)
+        self._dispatcher.replace_unconfirmed(unconfirmed)
         await self._dispatcher.run(until_idle=True)
 
     def _finished(self, outcome: Outcome) -> None:
-        if outcome.result == "superseded":
+        if outcome.result in ("superseded", "withdrawn"):
             self._dispatcher.add(self._orders[outcome.target])
         else:
             self.outcomes[outcome.target] = outcome
@@ -70,17 +80,13 @@ class _Warming:
 async def warm(project: Project, emit: events.Emit) -> tuple[Warmed, ...]:
     """Build what is not fresh, failures of earlier times included, and say how that went.
 
-    Targets that another process builds are tried and then reported as held.
+    Targets that another process builds are tried and then reported as held. What was proven in a forked
+    process is proven once more, in a really fresh one.
     """
     survey = await project.inventory.survey(project.config)
     plan = make_plan(survey.facts, time.time(), retry=True)
-    wanted = tuple(
-        one
-        for one in plan.decisions
-        if one.action is Action.BUILD or one.verdict is Verdict.BUILDING
-    )
     warming = _Warming(project, survey, emit)
-    await warming.run(wanted)
+    await warming.run(plan)
     return tuple(
         _warmed(decision, survey, warming.outcomes.get(decision.target))
         for decision in plan.decisions
@@ -99,9 +105,9 @@ def _warmed(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warm
             manifest=facts.manifest if fresh else None,
             failure=facts.failure if failed else None,
         )
-    verdicts = {"built": Verdict.FRESH, "held": Verdict.BUILDING}
+    verdicts = {"built": Verdict.FRESH, "confirmed": Verdict.FRESH, "held": Verdict.BUILDING}
     result: Result = "failed"
-    if outcome.result in ("built", "held"):
+    if outcome.result in ("built", "confirmed", "held"):
         result = outcome.result
     return Warmed(
         decision=_with_verdict(decision, verdicts.get(outcome.result, Verdict.FAILED)),

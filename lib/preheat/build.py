@@ -76,12 +76,12 @@ def main(job: Job, events: Events) -> None:
 
     import_compiler()
     from preheat.environment import capture, capture_settings
-    from preheat.recording.libraries import loaded_names
+    from preheat.recording.libraries import loaded_before_user_code, loaded_names
 
     environment = capture(job.device)
     _check_environment(job, environment)
     clock.phase("import")
-    loaded_before = loaded_names()
+    loaded_before = loaded_before_user_code()
     recorder = recording_user_code(job)
     with recorder:
         with recorder.watching_files(), recorder.watching_calls() as constructed:

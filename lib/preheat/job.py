@@ -23,7 +23,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     its own: the build process publishes the unproven package there, the proof process loads it from
     there. ``environment`` is the digest that the daemon expects the process to find.
     ``variables`` are the target's ``env``, already set in the process's environment.
-    ``tolerance`` maps a dtype's name (``float32``) to (relative, absolute).
+    ``tolerance`` maps a dtype's name (``float32``) to (relative, absolute). ``forms``: the kinds of forms
+    to prove; empty for all of the package's.
     """
 
     target: str
@@ -35,6 +36,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     search_path: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     tolerance: dict[str, tuple[float, float]] = {}
+    forms: tuple[str, ...] = ()
 
 
 class PhaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="phase"):
@@ -62,13 +64,23 @@ class BuiltEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
 class ProvenEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="proven"):
     """The proof process accepted the staged package, or one form of it: ``without`` says for each other
-    form what was wrong with it."""
+    form what was wrong with it. ``modules``: for each form that was proven, all modules that the process
+    had imported by then, compiled code left out. ``libraries``: those of installed libraries that the
+    factory's module imported, in their order."""
 
     proof: Proof
     without: dict[str, str] = {}
+    modules: dict[str, tuple[str, ...]] = {}
+    libraries: tuple[str, ...] = ()
 
 
-Event = PhaseEvent | FailedEvent | BuiltEvent | ProvenEvent
+class UnfitEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="unfit"):
+    """What this forked process did says nothing: a fresh one could do something else."""
+
+    why: str
+
+
+Event = PhaseEvent | FailedEvent | BuiltEvent | ProvenEvent | UnfitEvent
 
 
 def encode_event(event: Event) -> bytes:

@@ -196,13 +196,15 @@ class Proof(_Record, frozen=True, kw_only=True):
 
     ``against`` is ``eager``, or ``compiled`` where outputs are random and eager draws other numbers:
     then the comparison is with what the build process computed. ``seconds`` is the time of the whole
-    process.
+    process. ``forked``: the process was forked from one that had imported libraries, and imported the same
+    modules as a really fresh one before; a really fresh proof follows.
     """
 
     forms: tuple[FormProof, ...]
     examples: int
     against: str
     seconds: float
+    forked: bool = False
 
     @property
     def frames_compiled(self) -> int:

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from preheat.errors import BuildError, PreheatError, RefusedError
-from preheat.job import Event, FailedEvent, Job, PhaseEvent, encode_event, read_job
+from preheat.job import Event, FailedEvent, Job, PhaseEvent, UnfitEvent, encode_event, read_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from preheat.recording import Recorder
+
+    Main = Callable[[Job, "Events"], None]
+
+
+# What the compiler says in this way to itself.
+_OF_TORCH = "_TORCHINDUCTOR_"
 
 
 class Events:
@@ -59,28 +65,60 @@ def recording_user_code(job: Job) -> Recorder:
     return Recorder(
         Path(job.project),
         search_path=job.search_path,
-        ignore=_own_directories(job),
+        ignore=own_directories(job),
         variables=job.variables,
     )
 
 
-def _own_directories(job: Job) -> tuple[Path, ...]:
+def own_directories(job: Job) -> tuple[Path, ...]:
+    """Where this process and its compiler write; no source of any target is there."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
     caches = [Path(value) for name in names if (value := os.environ.get(name))]
     return (Path(job.staging).parent, *caches)
 
 
-def run(main: Callable[[Job, Events], None], argv: list[str]) -> NoReturn:
+def run(main: Main, argv: list[str]) -> NoReturn:
     """Run ``main`` for the job file named on the command line, report how it ended, and exit.
 
     Exit status 0 when ``main`` returned, else 1. The interpreter's own tear-down is skipped: with the
     compiler loaded it takes seconds.
     """
+    _run(main, argv[1:], Events())
+
+
+def run_forked(main: Main, path: str) -> NoReturn:
+    """The same in a child of a zygote, which says so when a fresh process could differ from it."""
     events = Events()
+    before = dict(os.environ)
+
+    def forked(job: Job, events: Events) -> None:
+        from preheat.shadowing import shadowed
+
+        why = shadowed([job.project, *job.search_path])
+        if not why:
+            main(job, events)
+            why = _changed_variables(before)
+        if why:
+            events.send(UnfitEvent(why=why))
+
+    _run(forked, [path], events)
+
+
+def _changed_variables(before: Mapping[str, str]) -> str:
+    """Libraries read variables when they are imported; in a forked process they had been."""
+    now = dict(os.environ)
+    names = {
+        name
+        for name in before.keys() | now.keys()
+        if before.get(name) != now.get(name) and not name.startswith(_OF_TORCH)
+    }
+    return f"it sets environment variables: {', '.join(sorted(names))}" if names else ""
+
+
+def _run(main: Main, arguments: list[str], events: Events) -> NoReturn:
     status = 1
     try:
-        job = _job(argv)
-        main(job, events)
+        main(_job(arguments), events)
         status = 0
     except PreheatError as error:
         traceback.print_exc()
@@ -111,10 +149,10 @@ def failure(error: PreheatError) -> FailedEvent:
     )
 
 
-def _job(argv: list[str]) -> Job:
-    if len(argv) != 2:
+def _job(arguments: list[str]) -> Job:
+    if len(arguments) != 1:
         raise BuildError("A build process takes one argument, the path of its job file.")
     try:
-        return read_job(Path(argv[1]).read_bytes())
+        return read_job(Path(arguments[0]).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
-        raise BuildError(f"The job file {argv[1]} cannot be read: {error}.") from error
+        raise BuildError(f"The job file {arguments[0]} cannot be read: {error}.") from error

@@ -29,7 +29,8 @@ from preheat.exercise import (
 )
 from preheat.job import Job, ProvenEvent
 from preheat.manifest import FormProof, Proof
-from preheat.process import Events, recording_user_code, run
+from preheat.process import Events, own_directories, recording_user_code, run
+from preheat.recording.libraries import is_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,12 +50,16 @@ def main(job: Job, events: Events) -> None:
     from preheat.store import DiskStore
 
     recording_user_code(job).install()
+    import torch  # noqa: F401 - what it imports is not the factory's
+
+    before = frozenset(sys.modules)
     factory = find_factory(job.factory, job.target)
+    libraries = tuple(name for name in _imported(job) if name not in before and is_library(name))
     store = DiskStore(Path(job.staging))
     package = store.read_package(job.target, job.environment)
     if package is None:
         raise ProofError(f"The build left no package of {job.target!r}.")
-    kinds = [form.kind for form in package[1].forms]
+    kinds = [form.kind for form in package[1].forms if not job.forms or form.kind in job.forms]
     built = built_outcomes(Path(job.staging))
     spec = package[1].spec
     # Where gradients flow although none were asked for, the package computes them too.
@@ -63,9 +68,11 @@ def main(job: Job, events: Events) -> None:
     # The form without a compiler comes first: the other one imports it.
     proofs: list[FormProof] = []
     failures: dict[str, str] = {}
+    modules: dict[str, tuple[str, ...]] = {}
     for kind in sorted(kinds, key=lambda kind: kind != "lean"):
         try:
             proofs.append(_prove_form(kind, job, factory, store, built, backward, events))
+            modules[kind] = _imported(job)
         except ProofError as error:
             failures[kind] = error.message
     if not proofs:
@@ -79,7 +86,21 @@ def main(job: Job, events: Events) -> None:
                 seconds=round(time.monotonic() - began, 3),
             ),
             without={kind: f"proof: {why}" for kind, why in failures.items()},
+            modules=modules,
+            libraries=libraries,
         )
+    )
+
+
+def _imported(job: Job) -> tuple[str, ...]:
+    """All modules that were imported from a file, but for preheat's own; what was compiled has other names
+    each time."""
+    own = tuple(f"{directory}/" for directory in own_directories(job))
+    files = {name: getattr(one, "__file__", None) or "" for name, one in list(sys.modules.items())}
+    return tuple(
+        name
+        for name, file in files.items()
+        if file.startswith("/") and not file.startswith(own) and not name.startswith("preheat.")
     )
 
 

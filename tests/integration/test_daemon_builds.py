@@ -133,10 +133,12 @@ async def test_what_the_processes_get(tmp_path: Path, monkeypatch: pytest.Monkey
     seen: dict[str, dict[str, str]] = {}
     run = Stages.run
 
-    async def spy(self: Stages, stage: str, arguments: object, variables: dict[str, str]) -> None:
+    async def spy(
+        self: Stages, stage: str, arguments: object, variables: dict[str, str], *how: object
+    ) -> None:
         seen[stage] = dict(variables)
         assert os.listdir(variables["TORCHINDUCTOR_CACHE_DIR"]) == []  # noqa: PTH208
-        await run(self, stage, arguments, variables)  # type: ignore[arg-type]
+        await run(self, stage, arguments, variables, *how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Stages, "run", spy)
     await build(project)

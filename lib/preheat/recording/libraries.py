@@ -17,9 +17,23 @@ if TYPE_CHECKING:
 _IN_ENVIRONMENT = frozenset({"torch", "triton", "functorch", "torchgen", "preheat", "preheatd"})
 
 
+_remembered: frozenset[str] | None = None
+
+
 def loaded_names() -> frozenset[str]:
     """Top-level names of all modules that are loaded now."""
     return frozenset(name.partition(".")[0] for name in sys.modules)
+
+
+def remember_loaded() -> None:
+    """In a zygote: what is imported from here on is imported for the sake of user code."""
+    global _remembered
+    _remembered = loaded_names()
+
+
+def loaded_before_user_code() -> frozenset[str]:
+    """Top-level names that the compiler has loaded for itself; ask before any user code is imported."""
+    return loaded_names() if _remembered is None else _remembered
 
 
 def record_libraries(
@@ -65,6 +79,14 @@ def _library_files(traced_files: Iterable[str]) -> list[LibraryFile]:
             continue
         found[str(relative)] = LibraryFile(path=str(relative), sha256=sha256(path.read_bytes()))
     return [found[key] for key in sorted(found)]
+
+
+def is_library(name: str) -> bool:
+    """Whether an imported module was found where libraries are installed, and is none of torch's."""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    if name.partition(".")[0] in _IN_ENVIRONMENT:
+        return False
+    return any(file.startswith(f"{entry}/") for entry in sys.path if _holds_libraries(entry))
 
 
 def _holds_libraries(entry: str) -> bool:

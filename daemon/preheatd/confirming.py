@@ -1,0 +1,87 @@
+"""The really fresh proof that follows behind a forked one, and what happens when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+from preheat.manifest import environment_digest
+from preheat.store import DiskStore, copy_package
+from preheatd.stages import BuildFailed
+from preheatd.uncancelled import uncancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from preheat.job import ProvenEvent
+    from preheat.manifest import Manifest
+    from preheatd.attempts import Attempt
+    from preheatd.outcome import BuildRequest
+    from preheatd.state import State
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Confirming:
+    """Proves the published package of a target in a really fresh process.
+
+    Nothing else of the package changes: the manifest with the new proof takes the place of the old one. A
+    package that fails is taken back, and the target is built anew without forking.
+    """
+
+    store: DiskStore
+    state: State
+    publish: Callable[[Manifest], None]
+    still_current: Callable[[Manifest], Awaitable[None]]
+
+    async def unconfirmed(self, request: BuildRequest) -> Manifest | None:
+        """The published package, if its proof was forked."""
+        target, environment = request.target.name, request.environment
+        package = await asyncio.to_thread(self.store.read_package, target, environment)
+        if package is None or package[1].proof is None or not package[1].proof.forked:
+            return None
+        return package[1]
+
+    async def stage(self, manifest: Manifest, staging: Path) -> None:
+        """Copy the package to where a proof looks for it; each object is verified on the way."""
+        await asyncio.to_thread(_stage, self.store, manifest, staging)
+
+    async def confirm(
+        self, manifest: Manifest, attempt: Attempt, limit_seconds: float
+    ) -> BuildFailed | None:
+        """Why the package was withdrawn; None when it was confirmed. Raises ``Superseded``."""
+        try:
+            proven = await _within(limit_seconds, attempt.prove_freshly())
+            if proven.without:
+                raise BuildFailed("proof", "; ".join(proven.without.values()))
+        except BuildFailed as failure:
+            # Not while the sources differ: a proof of edited sources fails by design.
+            await self.still_current(manifest)
+            await uncancelled(asyncio.to_thread(self._withdraw, manifest, failure))
+            return failure
+        await uncancelled(asyncio.to_thread(self.publish, manifest.proven(proven.proof, {})))
+        return None
+
+    def _withdraw(self, manifest: Manifest, failure: BuildFailed) -> None:
+        ref = self.store.read_ref(manifest.target, environment_digest(manifest.environment))
+        if ref is None:
+            return
+        self.state.note_withdrawn(ref.target, ref.environment, ref.manifest)
+        self.state.forget_fresh_proof(ref.target, ref.environment)
+        self.store.quarantine_ref(ref.target, ref.environment, reason=failure.message)
+
+
+async def _within(seconds: float, proof: Awaitable[ProvenEvent]) -> ProvenEvent:
+    try:
+        async with asyncio.timeout(seconds):
+            return await proof
+    except TimeoutError:
+        message = f"The proof took longer than {seconds:g} s and was ended."
+        raise BuildFailed("timed_out", message) from None
+
+
+def _stage(store: DiskStore, manifest: Manifest, staging: Path) -> None:
+    staged = DiskStore(staging, create=True)
+    copy_package(store, staged, manifest)
+    staged.publish(manifest)
