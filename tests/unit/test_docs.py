@@ -34,9 +34,10 @@ from preheatd.bench.figures import (
     Target,
 )
 from preheatd.builds import kind_of
-from preheatd.config import CONFIG_NAME, PYPROJECT_NAME, ConfigTable, TargetTable, load_config
+from preheatd.config import CONFIG_NAME, load_config
 from preheatd.demo import DemoResult
 from preheatd.plan import Action
+from preheatd.written import PYPROJECT_NAME, ConfigTable, TargetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
