@@ -24,6 +24,8 @@ from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
+from preheatd.politeness.processors import compile_threads, read_processors, with_compile_threads
+from preheatd.politeness.troubles import Troubles
 from preheatd.stages import BuildFailed, Heard, Stages
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
@@ -61,6 +63,7 @@ class Builder:
     lock: Callable[[str, str], contextlib.AbstractContextManager[object]]
     expected: Callable[[str], Environment | None]
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    troubles: Troubles = dataclasses.field(default_factory=Troubles)
 
     async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
         """Build, prove and publish one target. Raises only what is a fault of preheat itself."""
@@ -139,7 +142,7 @@ class Builder:
         job = self._job(request, work, variables)
         job_path = work / "job.json"
         job_path.write_bytes(msgspec.json.encode(job))
-        stages = Stages(request, emit, work, log, heard)
+        stages = Stages(request, emit, work, log, heard, self.config.politeness, self.troubles)
         # One set of compiler caches an environment: the second build of a target is much faster.
         caches = self.state.caches(request.environment)
         was_empty = caches.are_empty()
@@ -170,7 +173,9 @@ class Builder:
         caches: CompilerCaches,
     ) -> Manifest:
         heard = stages.heard
-        await stages.run("build", (*BUILD_ARGUMENTS, str(job_path)), with_caches(variables, caches))
+        threads = await asyncio.to_thread(self._compile_threads)
+        building = with_caches(with_compile_threads(variables, threads), caches)
+        await stages.run("build", (*BUILD_ARGUMENTS, str(job_path)), building)
         if heard.built is None:
             raise BuildFailed("no_result", "The build process ended well but built nothing.")
         manifest = heard.built.manifest
@@ -192,6 +197,12 @@ class Builder:
         for form, why in proven.without.items():
             await stages.log.note(f"the {form} form was not proven and is left out: {why}")
         return manifest.proven(proven.proof, proven.without)
+
+    def _compile_threads(self) -> int:
+        """As configured, else a share of the processors for each build that may run at once."""
+        config = self.config
+        builds = min(config.jobs, len(config.targets))
+        return config.politeness.compile_threads or compile_threads(read_processors(), builds)
 
     async def _still_current(self, request: BuildRequest, manifest: Manifest) -> None:
         """Raises ``Superseded`` when the snapshot is not what lies on disk any more."""

@@ -19,6 +19,7 @@ import platformdirs
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.location import find_configuration
+from preheatd.politeness.settings import Politeness, checked
 from preheatd.written import (
     DEFAULT_TIMEOUT_SECONDS,
     PYPROJECT_NAME,
@@ -46,7 +47,7 @@ class Target:
     ``timeout`` is in seconds, for build and proof together. ``jobs`` is the most builds that may run
     while this one runs, itself included; None: no limit of its own. ``device`` None: the default
     device of the target's environment. A larger ``priority`` is built first. ``on_fresh`` and
-    ``on_failed`` are commands, empty for none.
+    ``on_failed`` are commands, empty for none. ``memory_limit`` is in bytes, None for none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Target:
     tolerance: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     on_fresh: tuple[str, ...] = ()
     on_failed: tuple[str, ...] = ()
+    memory_limit: int | None = None
 
     @property
     def module(self) -> str:
@@ -78,6 +80,7 @@ class Config:
     targets: tuple[Target, ...]
     watch: tuple[Path, ...] | None = None
     jobs: int = 1
+    politeness: Politeness = dataclasses.field(default_factory=Politeness)
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -116,7 +119,11 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
         file = find_config(file)
     table = read_table(file)
     project = file.parent.resolve()
-    targets = tuple(_targets(table, file, project, environ))
+    politeness = checked(table.politeness, file)
+    targets = tuple(
+        dataclasses.replace(target, memory_limit=politeness.memory_limit)
+        for target in _targets(table, file, project, environ)
+    )
     _check_unique(targets, file)
     if not targets:
         raise ConfigurationError(
@@ -128,7 +135,13 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
     watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
     store = store_path(table.store, project, environ)
     return Config(
-        file=file, project=project, store=store, targets=targets, watch=watch, jobs=table.jobs
+        file=file,
+        project=project,
+        store=store,
+        targets=targets,
+        watch=watch,
+        jobs=table.jobs,
+        politeness=politeness,
     )
 
 

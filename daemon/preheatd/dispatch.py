@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -13,6 +14,7 @@ import msgspec
 
 from preheatd import events, schedule
 from preheatd.outcome import BuildRequest, Outcome
+from preheatd.politeness.gate import Gate
 from preheatd.state import Failure
 
 if TYPE_CHECKING:
@@ -59,7 +61,10 @@ class _History:
 
 
 class Dispatcher:
-    """Runs at most ``jobs`` builds at once. ``finished`` is told each outcome, in the loop."""
+    """Runs at most ``jobs`` builds at once, as the ``gate`` lets them start.
+
+    ``finished`` is told each outcome, in the loop.
+    """
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class Dispatcher:
         emit: events.Emit,
         finished: Callable[[Outcome], None] = lambda outcome: None,
         sources_state: Callable[[str], Awaitable[str]] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.jobs = jobs
         self._accepting = True
@@ -83,6 +89,8 @@ class Dispatcher:
         self._history: dict[str, _History] = {}
         self._counter = 0
         self._wake = asyncio.Event()
+        self._gate = gate or Gate()
+        self._gate.pauses.listen(lambda reason, begins: self._wake.set())
 
     @property
     def running(self) -> frozenset[str]:
@@ -129,16 +137,22 @@ class Dispatcher:
         """Work until cancelled, or until nothing is left. Cancelling ends the builds that run."""
         async with asyncio.TaskGroup() as group:
             while not (until_idle and self.idle):
+                wait = await self._gate.look(*self._slots(), self.jobs)
                 self._start_builds(group)
-                await self._wake.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
                 self._wake.clear()
+
+    def _slots(self) -> tuple[list[schedule.Slot], list[schedule.Slot]]:
+        """Those that wait and those that run."""
+        waiting = [slot for _, slot in self._waiting.values()]
+        return waiting, [running.slot for running in self._running.values()]
 
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
         if not self._accepting:
             return
-        waiting = [slot for _, slot in self._waiting.values()]
-        active = [running.slot for running in self._running.values()]
-        for slot in schedule.startable(waiting, active, self.jobs):
+        for slot in self._gate.startable(*self._slots(), self.jobs):
             order, _ = self._waiting.pop(slot.target)
             running = self._running[slot.target] = _Running(order, slot)
             running.task = group.create_task(self._run(running), name=f"build {slot.target}")
@@ -151,6 +165,7 @@ class Dispatcher:
             outcome = await self._remember(running.order, outcome)
         finally:
             del self._running[running.order.name]
+            self._gate.left(running.slot)
             self._wake.set()
         if not outcome.seconds:
             outcome = dataclasses.replace(outcome, seconds=time.monotonic() - started)
@@ -240,6 +255,7 @@ class Dispatcher:
             priority=target.priority,
             order=known[1].order if known else self._counter,
             jobs=target.jobs,
+            gpus=self._gate.gpus_of(order.request),
         )
 
     def _tell(self, action: str, order: Order) -> None:

@@ -17,6 +17,7 @@ from preheatd.dispatch import Order
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
+from preheatd.politeness.troubles import Troubles
 from preheatd.roots import source_files
 from preheatd.state import State, state_path
 
@@ -39,6 +40,7 @@ class Project:
     store: DiskStore
     state: State
     inventory: Inventory
+    troubles: Troubles = dataclasses.field(default_factory=Troubles)
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
@@ -61,6 +63,7 @@ class Project:
             return_to=self.return_to,
             lock=lambda target, environment: build_lock(config.store, target, environment),
             expected=self.inventory.environment,
+            troubles=self.troubles,
         )
 
     def publish(self, staging: Path, manifest: Manifest) -> None:

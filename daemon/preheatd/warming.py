@@ -10,6 +10,7 @@ from preheat.errors import BusyError, UntrustedStoreError, WaitTimeoutError
 from preheat.verdict import Verdict
 from preheatd.dispatch import Dispatcher
 from preheatd.plan import Action, Decision, make_plan
+from preheatd.politeness.gate import Gate
 
 if TYPE_CHECKING:
     from preheat.manifest import Manifest
@@ -52,6 +53,7 @@ class _Warming:
             jobs=project.config.jobs,
             emit=emit,
             finished=self._finished,
+            gate=Gate(project.config.politeness.when_asked(), emit, troubles=project.troubles),
         )
 
     async def run(self, decisions: tuple[Decision, ...]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from preheat.errors import ConfigurationError
+from preheatd.politeness.settings import PolitenessTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +59,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tolerance: Tolerance = {}
     on_fresh: list[str] = []
     on_failed: list[str] = []
+    politeness: PolitenessTable = PolitenessTable()
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -98,13 +100,18 @@ def _explain(message: str, file: Path) -> str:
     unknown = re.search(r"unknown field `([^`]*)`", problem)
     if unknown:
         inside = key or ("[tool.preheat]" if file.name == PYPROJECT_NAME else "the file")
-        table = TargetTable if key.startswith("target") else ConfigTable
-        hint = suggest(unknown[1], table.__struct_fields__)
+        hint = suggest(unknown[1], _table_of(key).__struct_fields__)
         return f"unknown key `{unknown[1]}` in {inside}. {hint}".rstrip()
     missing = re.search(r"missing required field `([^`]*)`", problem)
     if missing:
         return f"`{key}` needs the key `{missing[1]}`."
     return f"`{key}`: {problem[:1].lower()}{problem[1:]}." if key else f"{problem}."
+
+
+def _table_of(key: str) -> type[msgspec.Struct]:
+    if key.startswith("target"):
+        return TargetTable
+    return PolitenessTable if key == "politeness" else ConfigTable
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
