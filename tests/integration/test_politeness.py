@@ -93,8 +93,11 @@ async def test_what_is_not_possible_fails_no_build_and_is_told_once(
     def forbidden(*arguments: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
+    def denied(self: psutil.Process, *arguments: object) -> None:
+        raise psutil.AccessDenied(self.pid)
+
     monkeypatch.setattr(os, "setpriority", forbidden)
-    monkeypatch.setattr(psutil.Process, "ionice", forbidden)
+    monkeypatch.setattr(psutil.Process, "ionice", denied)
     project = project_at(tmp_path, f"nice = {NICE}")
     heard: list[events.Event] = []
     assert (await build(project, heard)).result == "built"
@@ -226,6 +229,15 @@ async def test_a_daemon_on_battery_pauses_until_it_is_told_otherwise(
         file.write_text(file.read_text().replace("true", "false"))
         await heard.next(events.RESUMED)
         await heard.next(events.BUILD_PUBLISHED)
+
+
+async def test_commands_after_a_build_keep_the_priority_of_the_daemon(tmp_path: Path) -> None:
+    script = "import os, pathlib; pathlib.Path('nice').write_text(f'{os.nice(0)} ')"
+    command = f"on_fresh = ['{sys.executable}', '-c', \"{script}\"]\n"
+    file = make_project(tmp_path / "project", extra=f"{command}[politeness]\nnice = {NICE}\n")
+    async with serving(file):
+        nice = await asyncio.to_thread(wait_for_text, file.parent / "nice")
+    assert int(nice) == os.nice(0)
 
 
 async def test_the_charger_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

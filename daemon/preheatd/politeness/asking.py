@@ -27,7 +27,7 @@ class Asker:
         """The answer. Raises what the question raises, and ``TimeoutError`` when there is no answer;
         at once while an earlier question has none yet, so that threads do not pile up."""
         if self._unanswered:
-            raise TimeoutError("still no answer")
+            raise self._no_answer()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
         self._unanswered = True
@@ -52,5 +52,12 @@ class Asker:
 
         # A thread of the loop's executor would be waited for when the daemon ends.
         threading.Thread(target=run, daemon=True, name="asking").start()
-        async with asyncio.timeout(self._limit_seconds):
-            return await answer
+        try:
+            return await asyncio.wait_for(answer, self._limit_seconds)
+        except TimeoutError:
+            if answer.done() and not answer.cancelled():
+                raise  # it is the answer
+            raise self._no_answer() from None
+
+    def _no_answer(self) -> TimeoutError:
+        return TimeoutError(f"no answer within {self._limit_seconds:g} s")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from preheatd.politeness.asking import Asker
-from preheatd.politeness.gpus import GpuState, why_busy
+from preheatd.politeness.gpus import GpuState, label, why_busy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -129,7 +129,7 @@ class GpuTurns:
         self._identities[name] = state.identity
         reason = why_busy(name, state, politeness)
         if state.trouble:
-            self._trouble(f"builds start without a look at GPU {name}: {state.trouble}")
+            self._trouble(f"builds start without a look at {label(name)}: {state.trouble}")
         until = self._clock() + (LOOK_SECONDS if reason else FREE_SECONDS)
         self._verdicts[name] = _Verdict(until, reason)
 

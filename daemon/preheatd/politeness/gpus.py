@@ -77,10 +77,14 @@ def why_busy(name: str, state: GpuState, politeness: Politeness) -> Reason | Non
     )
     for used, below, what, key in checks:
         if used is not None and below < 1 and used >= below:
-            label = f"GPU {name}" if name.isdecimal() else name
-            detail = f"{label}: {used:.0%} {what} is used, less than {below:.0%} is allowed ({key})"
+            detail = f"{label(name)}: {used:.0%} {what} is used, less than {below:.0%} is allowed ({key})"
             return Reason(kind="gpu_busy", detail=detail)
     return None
+
+
+def label(name: str) -> str:
+    """A GPU for a person."""
+    return f"GPU {name}" if name.isdecimal() else name
 
 
 class Nvml:

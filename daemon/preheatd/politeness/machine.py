@@ -64,9 +64,8 @@ class OwnLoad:
             return self
         used = sum(max(0.0, now - self.seconds.get(pid, 0.0)) for pid, now in seconds.items())
         kept = math.exp(-passed / LOAD_SECONDS)
-        return OwnLoad(
-            at=at, load=self.load * kept + used / passed * (1 - kept), seconds=dict(seconds)
-        )
+        weight = -math.expm1(-passed / LOAD_SECONDS) / passed
+        return OwnLoad(at=at, load=self.load * kept + used * weight, seconds=dict(seconds))
 
 
 def why_pause(

@@ -40,8 +40,13 @@ def give_way(group: int, politeness: Politeness) -> tuple[str, ...]:
         except (ProcessLookupError, FileNotFoundError, psutil.NoSuchProcess):
             break
         except (OSError, psutil.Error) as error:
-            troubles.append(f"{what} cannot be set for builds: {error}")
+            troubles.append(f"{what} cannot be set for builds: {_why(error)}")
     return tuple(troubles)
+
+
+def _why(error: Exception) -> str:
+    """Without the number of the process: it is the same trouble for each."""
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 def _nice(group: int, nice: int) -> None:
