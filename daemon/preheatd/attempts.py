@@ -14,6 +14,7 @@ from preheat.build import CLASSES_NAME, OUTCOMES_NAME
 from preheat.manifest import Proof
 from preheatd.caches import CompilerCaches
 from preheatd.forks import KIND_OF_FORM, Fork, Stalled
+from preheatd.politeness.processors import with_compile_threads
 from preheatd.process import start_fresh
 from preheatd.stages import BuildFailed, Heard, UnfitToFork
 from preheatd.state import FreshProof
@@ -41,7 +42,8 @@ class NotForked(Exception):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
     """Builds and proves in ``work``. ``accept`` raises ``BuildFailed`` for a package that was not asked for;
-    ``still_current`` raises ``Superseded`` when the sources are others now."""
+    ``still_current`` raises ``Superseded`` when the sources are others now; ``compile_threads``
+    says how many the compiler may use, and is asked in a thread."""
 
     stages: Stages
     work: Path
@@ -50,6 +52,7 @@ class Attempt:
     state: State
     accept: Callable[[Manifest], None]
     still_current: Callable[[Manifest], Awaitable[None]]
+    compile_threads: Callable[[], int]
 
     async def run(self, caches: CompilerCaches, fork: Fork | None = None) -> Manifest:
         """The manifest of the staged and proven package.
@@ -100,7 +103,8 @@ class Attempt:
 
     async def _build(self, caches: CompilerCaches, fork: Fork | None) -> Manifest:
         job = self._write_job("job", ())
-        variables = with_caches(self.variables, caches)
+        threads = await asyncio.to_thread(self.compile_threads)
+        variables = with_caches(with_compile_threads(self.variables, threads), caches)
         arguments = (*BUILD_ARGUMENTS, str(job))
         if fork is None:
             await self.stages.run("build", arguments, variables)

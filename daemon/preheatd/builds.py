@@ -25,6 +25,8 @@ from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
+from preheatd.politeness.processors import compile_threads, read_processors, with_compile_threads
+from preheatd.politeness.troubles import Troubles
 from preheatd.stages import BuildFailed, Heard, Stages, Superseded
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
@@ -63,6 +65,7 @@ class Builder:
     confirming: Callable[[Callable[[Manifest], Awaitable[None]]], Confirming]
     forks: Forks | None = None
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    troubles: Troubles = dataclasses.field(default_factory=Troubles)
 
     async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
         """Build, prove and publish one target. Raises only what is a fault of preheat itself."""
@@ -156,13 +159,14 @@ class Builder:
     ) -> Attempt:
         variables = target_environment(self.environ, request.target, self.config.project)
         return Attempt(
-            stages=Stages(request, emit, work, log, Heard()),
+            stages=Stages(request, emit, work, log, Heard(), self.config.politeness, self.troubles),
             work=work,
             job=self._job(request, work, variables),
             variables=variables,
             state=self.state,
             accept=functools.partial(self._accept, request),
             still_current=functools.partial(self._still_current, request),
+            compile_threads=self._compile_threads,
         )
 
     async def _within_limit(self, request: BuildRequest, attempt: Attempt) -> Manifest:
@@ -220,7 +224,15 @@ class Builder:
             return None
         variables = target_environment(self.environ, request.target, self.config.project)
         caches = self.state.caches(request.environment)
-        return await self.forks.find(request, variables, with_caches(variables, caches))
+        threads = await asyncio.to_thread(self._compile_threads)
+        environment = with_caches(with_compile_threads(variables, threads), caches)
+        return await self.forks.find(request, variables, environment)
+
+    def _compile_threads(self) -> int:
+        """As configured, else a share of the processors for each build that may run at once."""
+        config = self.config
+        builds = min(config.jobs, len(config.targets))
+        return config.politeness.compile_threads or compile_threads(read_processors(), builds)
 
     async def _still_current(self, request: BuildRequest, manifest: Manifest) -> None:
         """Raises ``Superseded`` when the snapshot is not what lies on disk any more."""

@@ -7,70 +7,37 @@ current directory upwards. Reading never imports user code. Every complaint name
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import shutil
 import sys
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 import platformdirs
 
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.location import find_configuration
+from preheatd.politeness.settings import Politeness, checked
+from preheatd.written import (
+    DEFAULT_TIMEOUT_SECONDS,
+    PYPROJECT_NAME,
+    ConfigTable,
+    TargetTable,
+    read_table,
+    suggest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from preheatd.written import Device
+
 CONFIG_NAME = "preheat.toml"
-PYPROJECT_NAME = "pyproject.toml"
-DEFAULT_TIMEOUT_SECONDS = 1800.0
 
 _FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-Device = Literal["cpu", "cuda"]
-Tolerance = dict[str, tuple[float, float]]
-
-
-class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[target]]`` as written."""
-
-    factory: str
-    name: str | None = None
-    python: str | None = None
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    timeout: float | None = None
-    jobs: int | None = None
-    device: Device | None = None
-    priority: int = 0
-    tolerance: Tolerance = {}
-    on_fresh: list[str] | None = None
-    on_failed: list[str] | None = None
-
-
-class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file as written. ``python`` to ``on_failed`` are defaults for every target."""
-
-    targets: list[str | TargetTable] = []
-    target: list[TargetTable] = []
-    watch: list[str] | None = None
-    store: str | None = None
-    jobs: int = 1
-    zygote: bool = True
-    python: str | None = None
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    timeout: float = DEFAULT_TIMEOUT_SECONDS
-    device: Device | None = None
-    tolerance: Tolerance = {}
-    on_fresh: list[str] = []
-    on_failed: list[str] = []
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +47,7 @@ class Target:
     ``timeout`` is in seconds, for build and proof together. ``jobs`` is the most builds that may run
     while this one runs, itself included; None: no limit of its own. ``device`` None: the default
     device of the target's environment. A larger ``priority`` is built first. ``on_fresh`` and
-    ``on_failed`` are commands, empty for none.
+    ``on_failed`` are commands, empty for none. ``memory_limit`` is in bytes, None for none.
     """
 
     name: str
@@ -95,6 +62,7 @@ class Target:
     tolerance: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     on_fresh: tuple[str, ...] = ()
     on_failed: tuple[str, ...] = ()
+    memory_limit: int | None = None
 
     @property
     def module(self) -> str:
@@ -113,6 +81,7 @@ class Config:
     watch: tuple[Path, ...] | None = None
     jobs: int = 1
     zygote: bool = True
+    politeness: Politeness = dataclasses.field(default_factory=Politeness)
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -121,7 +90,7 @@ class Config:
             if name not in known:
                 raise ConfigurationError(
                     f"{self.file}: there is no target `{name}`.",
-                    remedy=_suggest(name, known) or "Add it to `targets`.",
+                    remedy=suggest(name, known) or "Add it to `targets`.",
                 )
         if not names:
             return self
@@ -149,9 +118,13 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
     file = find_config(Path.cwd()) if path is None else path.absolute()
     if file.is_dir():
         file = find_config(file)
-    table = _read_table(file)
+    table = read_table(file)
     project = file.parent.resolve()
-    targets = tuple(_targets(table, file, project, environ))
+    politeness = checked(table.politeness, file)
+    targets = tuple(
+        dataclasses.replace(target, memory_limit=politeness.memory_limit)
+        for target in _targets(table, file, project, environ)
+    )
     _check_unique(targets, file)
     if not targets:
         raise ConfigurationError(
@@ -170,6 +143,7 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
         watch=watch,
         jobs=table.jobs,
         zygote=table.zygote,
+        politeness=politeness,
     )
 
 
@@ -186,60 +160,6 @@ def store_path(written: str | None, project: Path, environ: Mapping[str, str]) -
     if first := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
         return Path(first).absolute()
     return platformdirs.user_cache_path("preheat").absolute()
-
-
-def _read_table(file: Path) -> ConfigTable:
-    data: Any = _read_toml(file)
-    if file.name == PYPROJECT_NAME:
-        data = _tool_tables(file).get("preheat")
-        if data is None:
-            raise ConfigurationError(f"{file}: there is no table [tool.preheat].")
-    if b"\\u0000" in msgspec.json.encode(data, enc_hook=str):
-        raise ConfigurationError(f"{file}: a key or value has a NUL character in it.")
-    try:
-        return msgspec.convert(data, ConfigTable)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{file}: {_explain(str(error), file)}") from error
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(f"{file}: no such file.") from None
-    except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{file}: not valid TOML: {error}.") from error
-
-
-def _tool_tables(file: Path) -> dict[str, Any]:
-    tool = _read_toml(file).get("tool", {})
-    return tool if isinstance(tool, dict) else {}
-
-
-def _explain(message: str, file: Path) -> str:
-    """Turn msgspec's ``... - at `$.a[0].b``` into a sentence that begins with the key."""
-    problem, _, where = message.partition(" - at ")
-    key = where.strip("`").removeprefix("$").removeprefix(".")
-    unknown = re.search(r"unknown field `([^`]*)`", problem)
-    if unknown:
-        inside = key or ("[tool.preheat]" if file.name == PYPROJECT_NAME else "the file")
-        table = TargetTable if key.startswith("target") else ConfigTable
-        hint = _suggest(unknown[1], table.__struct_fields__)
-        return f"unknown key `{unknown[1]}` in {inside}. {hint}".rstrip()
-    missing = re.search(r"missing required field `([^`]*)`", problem)
-    if missing:
-        return f"`{key}` needs the key `{missing[1]}`."
-    return f"`{key}`: {problem[:1].lower()}{problem[1:]}." if key else f"{problem}."
-
-
-def _suggest(word: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    if close:
-        return f"Did you mean `{close[0]}`?"
-    return f"Known: {', '.join(names)}." if names else ""
 
 
 def _targets(

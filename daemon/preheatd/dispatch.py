@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from preheatd import events, schedule
 from preheatd.outcome import BuildRequest, Outcome
-from preheatd.state import Failure
+from preheatd.politeness.gate import Gate
+from preheatd.remembering import Memory, Order, told, unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from preheat.manifest import Manifest
     from preheatd.plan import TargetFacts
     from preheatd.state import State
 
 Build = Callable[[BuildRequest, events.Emit], Awaitable[Outcome]]
 _logger = logging.getLogger("preheatd")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
-    """A build that was asked for, and the facts that it was decided on.
-
-    ``known``: the files that its target is known to depend on, empty when that is unknown. ``confirm``: not
-    to be built, but what is published to be proven once more.
-    """
-
-    request: BuildRequest
-    facts: TargetFacts
-    known: frozenset[str] = frozenset()
-    confirm: bool = False
-
-    @property
-    def name(self) -> str:
-        """The target's name."""
-        return self.request.target.name
 
 
 @dataclasses.dataclass
@@ -53,16 +33,11 @@ class _Running:
     stopped: bool = False
 
 
-@dataclasses.dataclass
-class _History:
-    """What happened to a target since its last success, as far as this process saw it."""
-
-    guessed_stops: int = 0
-    superseded: int = 0
-
-
 class Dispatcher:
-    """Runs at most ``jobs`` builds at once. ``finished`` is told each outcome, in the loop."""
+    """Runs at most ``jobs`` builds at once, as the ``gate`` lets them start.
+
+    ``finished`` is told each outcome, in the loop.
+    """
 
     def __init__(
         self,
@@ -74,22 +49,22 @@ class Dispatcher:
         finished: Callable[[Outcome], None] = lambda outcome: None,
         sources_state: Callable[[str], Awaitable[str]] | None = None,
         confirm: Build | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.jobs = jobs
         self._accepting = True
         self._build = build
         self._confirm = confirm
         self._unconfirmed: dict[str, Order] = {}
-        self._untried: dict[str, Manifest | None] = {}
-        self._state = state
         self._emit = emit
         self._finished = finished
-        self._sources_state = sources_state
+        self._memory = Memory(state, sources_state)
         self._waiting: dict[str, tuple[Order, schedule.Slot]] = {}
         self._running: dict[str, _Running] = {}
-        self._history: dict[str, _History] = {}
         self._counter = 0
         self._wake = asyncio.Event()
+        self._gate = gate or Gate()
+        self._gate.pauses.listen(lambda reason, begins: self._wake.set())
 
     @property
     def running(self) -> frozenset[str]:
@@ -121,7 +96,7 @@ class Dispatcher:
         self._unconfirmed = {
             one.name: one
             for one in orders
-            if one.name not in self._running and self._untried.get(one.name) != one.facts.manifest
+            if one.name not in self._running and self._memory.may_be_confirmed(one)
         }
         self._wake.set()
 
@@ -148,25 +123,31 @@ class Dispatcher:
         """Work until cancelled, or until nothing is left. Cancelling ends the builds that run."""
         async with asyncio.TaskGroup() as group:
             while not (until_idle and self.idle):
+                wait = await self._gate.look(*self._slots(), self.jobs)
                 self._start_builds(group)
-                await self._wake.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
                 self._wake.clear()
+
+    def _slots(self) -> tuple[list[schedule.Slot], list[schedule.Slot]]:
+        """Those that wait and those that run."""
+        waiting = [slot for _, slot in self._waiting.values()]
+        return waiting, [running.slot for running in self._running.values()]
 
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
         if not self._accepting:
             return
-        if self._waiting:
+        if self._waiting and not self._gate.pauses:
             # Somebody waits for these; proving once more can wait.
             for running in self._running.values():
                 if running.order.confirm:
                     self._stop(running)
-        waiting = [slot for _, slot in self._waiting.values()]
-        active = [running.slot for running in self._running.values()]
-        for slot in schedule.startable(waiting, active, self.jobs):
+        for slot in self._gate.startable(*self._slots(), self.jobs):
             order, _ = self._waiting.pop(slot.target)
             running = self._running[slot.target] = _Running(order, slot)
             running.task = group.create_task(self._run(running), name=f"build {slot.target}")
-        if self._unconfirmed and not self._running and not self._waiting:
+        if self._unconfirmed and not (self._running or self._waiting or self._gate.pauses):
             name = next(iter(self._unconfirmed))
             order = self._unconfirmed.pop(name)
             running = self._running[name] = _Running(order, self._slot(order, None))
@@ -178,13 +159,14 @@ class Dispatcher:
         started = time.monotonic()
         try:
             outcome = await self._outcome(running)
-            outcome = await self._remember(running.order, outcome)
+            outcome = await self._memory.remember(running.order, outcome)
         finally:
             del self._running[running.order.name]
+            self._gate.left(running.slot)
             self._wake.set()
         if not outcome.seconds:
             outcome = dataclasses.replace(outcome, seconds=time.monotonic() - started)
-        self._report(outcome, confirm=running.order.confirm)
+        self._emit(told(outcome, confirm=running.order.confirm))
         self._finished(outcome)
 
     async def _outcome(self, running: _Running) -> Outcome:
@@ -206,65 +188,14 @@ class Dispatcher:
         except Exception as error:
             # A fault of preheat in one build must not end the others.
             _logger.exception("the build of %s met a fault in preheat", request.target.name)
-            return Outcome(
-                target=request.target.name,
-                environment=request.environment,
-                result="failed",
-                failure=Failure(
-                    target=request.target.name,
-                    environment=request.environment,
-                    kind="unexpected",
-                    message=f"{type(error).__name__}: {error}",
-                    remedy="This is a fault in preheat; please report it with the log.",
-                    exit_code=1,
-                    at=time.time(),
-                ),
-            )
-
-    async def _remember(self, order: Order, outcome: Outcome) -> Outcome:
-        if order.confirm:
-            if outcome.result == "failed":
-                self._untried[order.name] = order.facts.manifest
-            return outcome
-        history = self._history.setdefault(order.name, _History())
-        if outcome.result == "built":
-            self._history.pop(order.name)
-            await asyncio.to_thread(self._state.forget, outcome.target, outcome.environment)
-        elif outcome.result == "superseded" and outcome.reasons:
-            history.superseded += 1
-            if history.superseded >= schedule.MAX_SUPERSEDED:
-                history.superseded = 0
-                outcome = _never_settles(outcome)
-        if outcome.failure is not None:
-            failure = await self._completed(order, outcome.failure)
-            await asyncio.to_thread(self._state.remember, failure)
-            outcome = dataclasses.replace(outcome, failure=failure)
-        return outcome
-
-    async def _completed(self, order: Order, failure: Failure) -> Failure:
-        """The failure with its history, and with the sources that it stands for."""
-        before, previous = order.facts.sources_state, order.facts.failure
-        after = await self._sources_state(order.name) if self._sources_state else before
-        moving = previous.moving if previous else 0
-        tried, moving = schedule.next_failure_tried(before, after, moving)
-        same = previous is not None and before in previous.tried
-        return msgspec.structs.replace(
-            failure,
-            tried=tried,
-            moving=moving,
-            attempts=previous.attempts + 1 if previous and same else 1,
-        )
+            return unexpected(request, error)
 
     def _is_superseded(self, running: _Running, facts: TargetFacts) -> bool:
         order = running.order
         if facts.environment != order.facts.environment or facts.factory != order.facts.factory:
             return True
         changed = schedule.changed_files(order.facts.sources, facts.sources)
-        history = self._history.setdefault(order.name, _History())
-        stop = schedule.must_stop(changed, order.known, history.guessed_stops)
-        if stop and not order.known and not running.stopped:
-            history.guessed_stops += 1
-        return stop
+        return self._memory.must_stop(order, changed, stopped=running.stopped)
 
     def _stop(self, running: _Running) -> None:
         if not running.stopped and running.task is not None:
@@ -279,50 +210,9 @@ class Dispatcher:
             priority=target.priority,
             order=known[1].order if known else self._counter,
             jobs=target.jobs,
+            gpus=self._gate.gpus_of(order.request),
         )
 
     def _tell(self, action: str, order: Order) -> None:
         environment = order.request.environment
         self._emit(events.Event(action=action, target=order.name, environment=environment))
-
-    def _report(self, outcome: Outcome, *, confirm: bool) -> None:
-        action = {
-            "confirmed": events.PROOF_CONFIRMED,
-            "withdrawn": events.PACKAGE_WITHDRAWN,
-            "built": events.BUILD_PUBLISHED,
-            "held": events.BUILD_HELD,
-            "failed": events.BUILD_FAILED,
-            "superseded": events.BUILD_SUPERSEDED,
-        }[outcome.result]
-        if confirm and outcome.result in ("superseded", "held"):
-            action = events.PROOF_STOPPED
-        detail = outcome.failure.message if outcome.failure else outcome.holder
-        if outcome.returned:
-            detail = "the package from before the edit"
-        self._emit(
-            events.Event(
-                action=action,
-                target=outcome.target,
-                environment=outcome.environment,
-                seconds=round(outcome.seconds, 3),
-                detail=detail,
-                reasons=outcome.reasons,
-            )
-        )
-
-
-def _never_settles(outcome: Outcome) -> Outcome:
-    files = ", ".join(sorted({str(reason) for reason in outcome.reasons}))
-    return dataclasses.replace(
-        outcome,
-        result="failed",
-        failure=Failure(
-            target=outcome.target,
-            environment=outcome.environment,
-            kind="sources_never_settle",
-            message=f"After each of {schedule.MAX_SUPERSEDED} builds its sources had changed: {files}.",
-            remedy="If the target writes these files itself, write them elsewhere.",
-            reasons=outcome.reasons,
-            at=time.time(),
-        ),
-    )

@@ -59,6 +59,7 @@ def sources_state(target: Target, files: Mapping[str, str]) -> str:
         target.timeout,
         target.device,
         sorted(target.tolerance.items()),
+        target.memory_limit,
     ]
     data = msgspec.json.encode([configured, files], order="deterministic")
     return hashlib.sha256(data).hexdigest()[:32]

@@ -14,11 +14,12 @@ from preheat.errors import BusyError, StoreError
 from preheat.store import DiskStore, build_lock, copy_package
 from preheatd.builds import Builder
 from preheatd.confirming import Confirming
-from preheatd.dispatch import Order
 from preheatd.forks import Forks
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
+from preheatd.politeness.troubles import Troubles
+from preheatd.remembering import Order
 from preheatd.roots import source_files
 from preheatd.state import State, state_path
 
@@ -43,6 +44,7 @@ class Project:
     state: State
     inventory: Inventory
     zygotes: Zygotes | None = None
+    troubles: Troubles = dataclasses.field(default_factory=Troubles)
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
@@ -71,6 +73,7 @@ class Project:
             expected=self.inventory.environment,
             confirming=self._confirming,
             forks=self._forks(),
+            troubles=self.troubles,
         )
 
     async def prepare_zygotes(self, survey: Survey) -> None:

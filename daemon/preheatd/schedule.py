@@ -24,28 +24,47 @@ MAX_SUPERSEDED = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A build that waits or runs. ``order`` is when it was asked for; ``jobs`` as in ``Target``."""
+    """A build that waits or runs. ``order`` is when it was asked for; ``jobs`` as in ``Target``.
+
+    ``gpus`` are those that it takes.
+    """
 
     target: str
     priority: int = 0
     order: int = 0
     jobs: int | None = None
+    gpus: frozenset[str] = frozenset()
 
 
-def startable(waiting: Iterable[Slot], running: Sequence[Slot], jobs: int) -> tuple[Slot, ...]:
+def startable(
+    waiting: Iterable[Slot],
+    running: Sequence[Slot],
+    jobs: int,
+    held: frozenset[str] = frozenset(),
+) -> tuple[Slot, ...]:
     """Which of those that wait may start now, in this order, next to those that run.
 
     The highest priority first, then the first asked for. One whose own limit does not allow it now
     also holds back those behind it, so that it gets its turn.
+
+    At most one build uses a GPU. One that waits for a GPU of another build holds back those behind it
+    that want any of its GPUs, and no others; a target in ``held`` may not start and holds back nobody.
     """
     chosen: list[Slot] = []
     active = list(running)
+    taken = {gpu for slot in running for gpu in slot.gpus}
     for slot in sorted(waiting, key=lambda one: (-one.priority, one.order)):
+        if slot.target in held:
+            continue
+        if not taken.isdisjoint(slot.gpus):
+            taken |= slot.gpus
+            continue
         limit = min([jobs, *(one.jobs for one in (*active, slot) if one.jobs is not None)])
         if len(active) >= limit:
             break
         active.append(slot)
         chosen.append(slot)
+        taken |= slot.gpus
     return tuple(chosen)
 
 

@@ -22,7 +22,9 @@ from preheatd.dispatch import Dispatcher
 from preheatd.history import History
 from preheatd.hooks import Hooks
 from preheatd.notify import Notifier
+from preheatd.pauses import Pauses
 from preheatd.plan import Plan, make_plan
+from preheatd.politeness.gate import Gate
 from preheatd.roots import watched_roots
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.supervised import Supervised
@@ -71,8 +73,9 @@ class Service:
         self._zygotes = Zygotes(project.state.path / "logs")
         self._project = dataclasses.replace(project, zygotes=self._zygotes)
         self._history = History(project.state, emit)
+        self.pauses = Pauses()
         self._supervised = Supervised(
-            notifier or Notifier(), self._history.heard, self._is_well, project.state
+            notifier or Notifier(), self._history.heard, self._is_well, project.state, self.pauses
         )
         self._emit = self._supervised.heard
         self._hooks = Hooks(self._emit, project.state)
@@ -113,6 +116,9 @@ class Service:
         self._config_text = _read(project.config)
         ignored = (str(project.config.store), str(project.state.path))
         self._watcher = self._make_watcher(self._emit, ignored)
+        self._gate = Gate(
+            project.config.politeness, self._emit, pauses=self.pauses, troubles=project.troubles
+        )
         self._dispatcher = Dispatcher(
             self._build,
             project.state,
@@ -121,6 +127,7 @@ class Service:
             finished=self._finished,
             sources_state=self._sources_state,
             confirm=self._confirm,
+            gate=self._gate,
         )
         owner = owned.Owner(
             pid=os.getpid(),
@@ -307,6 +314,7 @@ class Service:
             return
         self._project = self._project.with_config(new)
         self._dispatcher.jobs = new.jobs
+        self._gate.politeness = new.politeness
         self._emit(events.Event(action=events.CONFIG_RELOADED, detail=str(config.file)))
 
     async def _build(self, request: BuildRequest, emit: events.Emit) -> Outcome:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from typing import TYPE_CHECKING
 
 from preheat.errors import BuildError, ProofError
 from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent, UnfitEvent
 from preheatd import events, owned
 from preheatd.clock import utc_now
-from preheatd.process import Command, describe_status, run_process, start_fresh
+from preheatd.politeness.memory import MemoryExceeded, run_within
+from preheatd.politeness.priority import give_way
+from preheatd.politeness.settings import Politeness, bytes_text
+from preheatd.politeness.troubles import Troubles
+from preheatd.process import Command, describe_status, start_fresh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,13 +70,15 @@ class Heard:
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Runs the processes of one build and turns a bad end into ``BuildFailed``."""
+    """Runs the processes of one build, politely, and turns a bad end into ``BuildFailed``."""
 
     request: BuildRequest
     emit: events.Emit
     work: Path
     log: BoundedLog
     heard: Heard
+    politeness: Politeness = dataclasses.field(default_factory=Politeness)
+    troubles: Troubles = dataclasses.field(default_factory=Troubles)
 
     async def run(
         self,
@@ -86,12 +93,15 @@ class Stages:
             arguments=(target.python, *arguments),
             cwd=target.cwd,
             environment=variables,
-            on_started=lambda pid: owned.note_group(self.work, pid),
+            on_started=self._started,
         )
         self.heard.phase = "start" if stage == "build" else "proof"
         await self.log.note(f"{stage} of {target.name} ({target.factory}) at {utc_now()}")
         try:
-            status = await run_process(command, self.log, self._hear, start)
+            status = await run_within(target.memory_limit, command, self.log, self._hear, start)
+        except MemoryExceeded as error:
+            await self.log.note(f"ended: {bytes_text(error.used)} of memory were in use")
+            raise self._too_large(stage, error.used) from None
         except OSError as error:
             raise BuildFailed(
                 "interpreter_failed",
@@ -100,6 +110,22 @@ class Stages:
             ) from error
         await self.log.note(f"{stage} process {describe_status(status)}")
         self._judge(stage, status)
+
+    def _started(self, group: int) -> None:
+        owned.note_group(self.work, group)
+        for trouble in give_way(group, self.politeness):
+            self.troubles.tell(self.emit, trouble)
+
+    def _too_large(self, stage: str, used: int) -> BuildFailed:
+        limit = bytes_text(self.request.target.memory_limit or 0)
+        return BuildFailed(
+            "memory_limit",
+            f"The {stage} used {bytes_text(used)} of memory and was ended in phase "
+            f"`{self.heard.phase}`; {limit} are allowed.",
+            remedy="Raise `memory_limit` in [politeness], or make the target smaller.",
+            signal=signal.SIGKILL,
+            phase=self.heard.phase,
+        )
 
     def _judge(self, stage: str, status: int) -> None:
         kind = BuildError if stage == "build" else ProofError

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from preheatd import events, reloading
+from preheatd.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,12 +29,18 @@ class Supervised:
     """
 
     def __init__(
-        self, notifier: Notifier, emit: events.Emit, is_well: Callable[[], bool], state: State
+        self,
+        notifier: Notifier,
+        emit: events.Emit,
+        is_well: Callable[[], bool],
+        state: State,
+        pauses: Pauses | None = None,
     ) -> None:
         self._notifier = notifier
         self._emit = emit
         self._is_well = is_well
         self._state = state
+        self._pauses = Pauses() if pauses is None else pauses
         self._phases: dict[str, str] = {}
         self._summary = "starting"
         self._refused = ""
@@ -47,6 +54,8 @@ class Supervised:
             self._refused = ""
         if event.target and event.action in (events.BUILD_STARTED, events.BUILD_PHASE):
             self._phases[event.target] = event.phase or "start"
+            self._tell_status()
+        elif event.action in (events.PAUSED, events.RESUMED):
             self._tell_status()
 
     def started(self) -> None:
@@ -97,14 +106,18 @@ class Supervised:
             return False
 
     def _tell_status(self) -> None:
-        self._notifier.status(status_text(self._summary, self._phases, self._refused))
+        paused = "; ".join(map(str, self._pauses.reasons()))
+        self._notifier.status(status_text(self._summary, self._phases, self._refused, paused))
 
 
-def status_text(summary: str, phases: dict[str, str], refused: str) -> str:
-    """One line: the targets by verdict, what is building and how far, and a refused configuration."""
+def status_text(summary: str, phases: dict[str, str], refused: str, paused: str = "") -> str:
+    """One line: the targets by verdict, what is building and how far, why nothing more is begun, and a
+    refused configuration."""
     parts = [summary or "no targets"]
     if phases:
         parts.append("building " + ", ".join(f"{name} ({at})" for name, at in phases.items()))
+    if paused:
+        parts.append(f"paused: {paused}")
     if refused:
         parts.append(f"CONFIGURATION REFUSED: {refused}")
     return "; ".join(parts)

@@ -10,15 +10,16 @@ from preheat.errors import BusyError, UntrustedStoreError, WaitTimeoutError
 from preheat.verdict import Verdict
 from preheatd.dispatch import Dispatcher
 from preheatd.plan import Action, Decision, make_plan
+from preheatd.politeness.gate import Gate
 
 if TYPE_CHECKING:
     from preheat.manifest import Manifest
     from preheatd import events
-    from preheatd.dispatch import Order
     from preheatd.inventory import Survey
     from preheatd.outcome import Outcome
     from preheatd.plan import Plan
     from preheatd.project import Project
+    from preheatd.remembering import Order
     from preheatd.state import Failure
 
 Result = Literal["built", "confirmed", "held", "failed", "skipped"]
@@ -54,6 +55,7 @@ class _Warming:
             emit=emit,
             finished=self._finished,
             confirm=project.confirm,
+            gate=Gate(project.config.politeness.when_asked(), emit, troubles=project.troubles),
         )
 
     async def run(self, plan: Plan) -> None:

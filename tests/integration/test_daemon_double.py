@@ -241,6 +241,17 @@ class Actions:
         Path(f"running-{self.job.target}").write_text(f"{os.getpid()} {child.pid}")
         time.sleep(600)
 
+    def allocate(self) -> None:
+        """Takes ever more memory, and so does a child; a gigabyte in the end."""
+        script = (
+            "import time; taken = []\n"
+            "while len(taken) < 64: taken.append(b'x' * 2**23); time.sleep(0.02)"
+        )
+        child = subprocess.Popen([sys.executable, "-c", script])
+        Path(f"running-{self.job.target}").write_text(f"{os.getpid()} {child.pid}")
+        exec(script)  # noqa: S102  # the very same
+        self.ok()
+
     def stubborn(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.hang()

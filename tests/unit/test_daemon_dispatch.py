@@ -13,9 +13,10 @@ import pytest
 from preheat.verdict import Reason
 from preheatd import events, schedule
 from preheatd.config import Target
-from preheatd.dispatch import Dispatcher, Order
+from preheatd.dispatch import Dispatcher
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.plan import TargetFacts
+from preheatd.remembering import Order
 from preheatd.state import Failure, State
 
 if TYPE_CHECKING:

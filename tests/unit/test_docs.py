@@ -34,9 +34,11 @@ from preheatd.bench.figures import (
     Target,
 )
 from preheatd.builds import kind_of
-from preheatd.config import CONFIG_NAME, PYPROJECT_NAME, ConfigTable, TargetTable, load_config
+from preheatd.config import CONFIG_NAME, load_config
 from preheatd.demo import DemoResult
 from preheatd.plan import Action
+from preheatd.politeness.settings import PolitenessTable
+from preheatd.written import PYPROJECT_NAME, ConfigTable, TargetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,7 +254,14 @@ def test_every_word_of_the_output_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", sorted({*ConfigTable.__struct_fields__, *TargetTable.__struct_fields__})
+    "key",
+    sorted(
+        {
+            *ConfigTable.__struct_fields__,
+            *TargetTable.__struct_fields__,
+            *PolitenessTable.__struct_fields__,
+        }
+    ),
 )
 def test_every_configuration_key_is_documented(key: str) -> None:
     assert in_a_table(text_of("docs/configuration.md"), key)

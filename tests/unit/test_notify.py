@@ -93,3 +93,4 @@ def test_the_status_says_what_happens() -> None:
         status_text("1 fresh, 2 stale", {"a": "trace", "b": "proof"}, "`jobs` is wrong")
         == "1 fresh, 2 stale; building a (trace), b (proof); CONFIGURATION REFUSED: `jobs` is wrong"
     )
+    assert status_text("1 stale", {}, "", "load (2.1)") == "1 stale; paused: load (2.1)"

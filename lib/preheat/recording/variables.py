@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from preheat.sources.places import Places
 
-# Where and as whom a process runs: different in every worker, and no program's numbers follow them.
+# Where, as whom and beside how many others a process runs: different in every worker, and no
+# program's numbers follow them. The daemon sets the compile threads of builds alone.
 _OF_THE_PROCESS = frozenset(
     {"_", "COLUMNS", "HOME", "HOSTNAME", "LINES", "LOGNAME", "OLDPWD", "PWD", "SHLVL"}
-    | {"TERM", "TMPDIR", "USER"}
+    | {"TERM", "TMPDIR", "TORCHINDUCTOR_COMPILE_THREADS", "USER"}
 )
 
 
