@@ -22,6 +22,7 @@ import platformdirs
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.location import find_configuration
+from preheatd.control.settings import Control, ControlTable, control_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tolerance: Tolerance = {}
     on_fresh: list[str] = []
     on_failed: list[str] = []
+    control: ControlTable = ControlTable()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,7 @@ class Config:
     targets: tuple[Target, ...]
     watch: tuple[Path, ...] | None = None
     jobs: int = 1
+    control: Control = dataclasses.field(default_factory=Control)
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -161,7 +164,13 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
     watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
     store = store_path(table.store, project, environ)
     return Config(
-        file=file, project=project, store=store, targets=targets, watch=watch, jobs=table.jobs
+        file=file,
+        project=project,
+        store=store,
+        targets=targets,
+        watch=watch,
+        jobs=table.jobs,
+        control=control_of(table.control, file, project),
     )
 
 
@@ -217,13 +226,18 @@ def _explain(message: str, file: Path) -> str:
     unknown = re.search(r"unknown field `([^`]*)`", problem)
     if unknown:
         inside = key or ("[tool.preheat]" if file.name == PYPROJECT_NAME else "the file")
-        table = TargetTable if key.startswith("target") else ConfigTable
-        hint = _suggest(unknown[1], table.__struct_fields__)
+        hint = _suggest(unknown[1], _table_at(key).__struct_fields__)
         return f"unknown key `{unknown[1]}` in {inside}. {hint}".rstrip()
     missing = re.search(r"missing required field `([^`]*)`", problem)
     if missing:
         return f"`{key}` needs the key `{missing[1]}`."
     return f"`{key}`: {problem[:1].lower()}{problem[1:]}." if key else f"{problem}."
+
+
+def _table_at(key: str) -> type[msgspec.Struct]:
+    if key == "control":
+        return ControlTable
+    return TargetTable if key.startswith("target") else ConfigTable
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:

@@ -59,7 +59,10 @@ class _History:
 
 
 class Dispatcher:
-    """Runs at most ``jobs`` builds at once. ``finished`` is told each outcome, in the loop."""
+    """Runs at most ``jobs`` builds at once. ``finished`` is told each outcome, in the loop.
+
+    ``may_start``: whether builds may be begun; whoever changes the answer to yes calls ``wake``.
+    """
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Dispatcher:
         emit: events.Emit,
         finished: Callable[[Outcome], None] = lambda outcome: None,
         sources_state: Callable[[str], Awaitable[str]] | None = None,
+        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
         self.jobs = jobs
         self._accepting = True
@@ -78,6 +82,7 @@ class Dispatcher:
         self._emit = emit
         self._finished = finished
         self._sources_state = sources_state
+        self._may_start = may_start
         self._waiting: dict[str, tuple[Order, schedule.Slot]] = {}
         self._running: dict[str, _Running] = {}
         self._history: dict[str, _History] = {}
@@ -88,6 +93,13 @@ class Dispatcher:
     def running(self) -> frozenset[str]:
         """The targets that are being built."""
         return frozenset(self._running)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The targets that wait for their turn, in the order in which they get it."""
+        return tuple(
+            slot.target for slot in schedule.in_turn(one for _, one in self._waiting.values())
+        )
 
     @property
     def idle(self) -> bool:
@@ -109,6 +121,10 @@ class Dispatcher:
     def add(self, order: Order) -> None:
         """This is to be built as well."""
         self._waiting[order.name] = (order, self._slot(order, None))
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Look again at what may start."""
         self._wake.set()
 
     async def drain(self) -> None:
@@ -134,7 +150,7 @@ class Dispatcher:
                 self._wake.clear()
 
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
-        if not self._accepting:
+        if not self._accepting or not self._may_start():
             return
         waiting = [slot for _, slot in self._waiting.values()]
         active = [running.slot for running in self._running.values()]

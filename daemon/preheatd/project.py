@@ -17,11 +17,12 @@ from preheatd.dispatch import Order
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
+from preheatd.plan import NO_KICKS
 from preheatd.roots import source_files
 from preheatd.state import State, state_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from preheat.manifest import Manifest
@@ -87,14 +88,22 @@ class Project:
         ref = self.store.publish(manifest)
         self.state.note_published(manifest.target, ref.environment, ref.manifest)
 
-    def orders(self, survey: Survey, decisions: Iterable[Decision]) -> list[Order]:
+    def orders(
+        self,
+        survey: Survey,
+        decisions: Iterable[Decision],
+        kicks: Mapping[str, bool] = NO_KICKS,
+    ) -> list[Order]:
         """What the dispatcher needs to carry out these decisions."""
         targets = {target.name: target for target in self.config.targets}
         found = ((targets[one.target], survey.of(one.target)) for one in decisions)
         return [
             Order(
                 request=BuildRequest(
-                    target=target, environment=facts.environment, device=facts.device
+                    target=target,
+                    environment=facts.environment,
+                    device=facts.device,
+                    rebuild=kicks.get(target.name, False),
                 ),
                 facts=facts,
                 known=self._known(facts),
