@@ -112,6 +112,7 @@ class LiveView:
         """A round has ended like this."""
         self.project = seen.project
         self._seen = seen
+        self._meter.size()  # so that it is known before somebody asks
         names = {one.target for one in seen.plan.decisions}
         self._ended = {name: at for name, at in self._ended.items() if name in names}
 

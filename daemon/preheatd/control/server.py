@@ -271,7 +271,8 @@ def _guarded(guard: Guard) -> Middleware:
         token = request.query.get("token")
         if request.path == "/" and token is not None and guard.is_token(token):
             # Out of the address, where histories and screens show it.
-            response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "/"})
+            place = "/?poll" if "poll" in request.query else "/"
+            response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": place})
             response.set_cookie(guard.cookie_name, guard.cookie, httponly=True, samesite="Strict")
             return response
         guard.check_caller(request.method, request.headers, request.cookies)
