@@ -97,10 +97,11 @@ def read_token(path: Path) -> str:
     """The token in a file that nobody else can read or write. Blocks. Raises ``ListenError``."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            _check_token_file(path, found)
-            text = file.read(_LARGEST_TOKEN_FILE + 1)
+        try:
+            _check_token_file(path, os.fstat(descriptor))
+            text = os.read(descriptor, _LARGEST_TOKEN_FILE + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise ListenError(f"The token file {path} cannot be read: {error.strerror}.") from error
     token = text.decode("ascii", "replace").strip()
