@@ -37,7 +37,7 @@ from preheatd.watch import Watcher
 
 if TYPE_CHECKING:
     from preheatd.inventory import Survey
-    from preheatd.outcome import BuildRequest, Outcome
+    from preheatd.outcome import Outcome
     from preheatd.project import Project
     from preheatd.roots import Root
 
@@ -130,7 +130,7 @@ class Service:
         ignored = (str(project.config.store), str(project.state.path))
         self._watcher = self._make_watcher(self._emit, ignored)
         self._view.queue = self._dispatcher = Dispatcher(
-            self._build,
+            lambda request, emit: self._project.build(request, emit),
             project.state,
             jobs=project.config.jobs,
             emit=self._emit,
@@ -163,8 +163,8 @@ class Service:
     def _pauses_changed(self) -> None:
         why = str(self._pauses)
         self._emit(events.Event(action=events.PAUSED if why else events.RESUMED, detail=why))
-        if self._view.queue is not None:
-            self._view.queue.wake()
+        if queue := self._view.queue:
+            queue.wake()
 
     async def _run_tasks(self) -> None:
         try:
@@ -277,9 +277,6 @@ class Service:
 
     async def _survey(self) -> Survey:
         return await self._project.inventory.survey(self._project.config)
-
-    async def _build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
-        return await self._project.build(request, emit)
 
     async def _sources_state(self, target: str) -> str:
         survey = await self._survey()

@@ -304,7 +304,7 @@ def _hears(process: subprocess.Popen[bytes], running: Running) -> bool:
     running.ask("/v1/pause", {"detail": str(time.monotonic_ns())})
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], 0.2)
-    return bool(readable) and json.loads(process.stdout.readline())["action"] == "paused"
+    return bool(readable) and "action" in json.loads(process.stdout.readline())
 
 
 def test_events_are_replayed_to_one_that_was_away(start: Callable[..., Running]) -> None:
@@ -313,12 +313,15 @@ def test_events_are_replayed_to_one_that_was_away(start: Callable[..., Running])
     with followed(running.socket) as stream:
         running.ask("/v1/pause", {"detail": "first"})
         seen = next(line for line in stream if line.startswith("id: "))
-        assert "first" in next(stream)
+        while "first" not in next(stream):
+            seen = next(line for line in stream if line.startswith("id: "))
     running.ask("/v1/pause", {"detail": "second"})
     running.ask("/v1/pause", {"detail": "third"})
     with followed(running.socket, seen.removeprefix("id: ")) as stream:
-        data = (json.loads(line[6:]) for line in stream if line.startswith("data: "))
-        assert [next(data)["detail"] for _ in range(2)] == ["asked (second)", "asked (third)"]
+        # Plans may be made in between.
+        heard = (json.loads(line[6:]) for line in stream if line.startswith("data: "))
+        details = (one["detail"] for one in heard if one["action"] == "paused")
+        assert [next(details) for _ in range(2)] == ["asked (second)", "asked (third)"]
     with followed(running.socket, "another-life") as stream:
         assert next(line for line in stream if line.startswith("event")) == "event: gap"
 
