@@ -56,8 +56,7 @@ class Service:
     """The daemon of one project. ``planned`` is told each plan, for displays.
 
     ``notifier``: the service manager, where there is one. ``drain_seconds``: how long builds that run
-    may go on after the first request to stop; a second request ends them at once. ``listen`` makes
-    what lets others ask and tell the daemon something; it is told every event.
+    may go on after the first request to stop; a second one ends them. ``listen`` lets others ask it.
     """
 
     def __init__(
@@ -163,8 +162,8 @@ class Service:
     def _pauses_changed(self) -> None:
         why = str(self._pauses)
         self._emit(events.Event(action=events.PAUSED if why else events.RESUMED, detail=why))
-        if queue := self._view.queue:
-            queue.wake()
+        if self._view.queue:
+            self._view.queue.wake()
 
     async def _run_tasks(self) -> None:
         try:
