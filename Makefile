@@ -47,7 +47,7 @@ install-systemd:
 	install -d $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/system $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/user
 	install -d $(DESTDIR)$(SYSTEMD_PREFIX)/sysusers.d $(DESTDIR)$(SYSTEMD_PREFIX)/sysctl.d
 	install -d $(DESTDIR)/usr/local/share/preheat/systemd $(DESTDIR)/etc/preheat
-	for unit in preheatd@.service preheat-warm@.service; do \
+	for unit in preheatd@.service preheatd@.socket preheat-warm@.service; do \
 	  sed 's|@BINDIR@|$(SYSTEMD_BINDIR)|' systemd/$$unit \
 	    > $(DESTDIR)$(SYSTEMD_PREFIX)/systemd/system/$$unit || exit 1; \
 	done

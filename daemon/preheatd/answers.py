@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from preheatd.builds import kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from preheat.errors import PreheatError
     from preheat.manifest import Manifest
     from preheat.sources.explain import SymbolReport
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from preheatd.warming import Warmed
 
 Json = dict[str, Any]
+Source = Literal["daemon", "disk"]
 
 
-def plan_answer(plan: Plan) -> Json:
+def plan_answer(plan: Plan, source: Source) -> Json:
     """``preheat plan --json``."""
-    return {"targets": [decision_answer(decision) for decision in plan.decisions]}
+    targets = [decision_answer(decision) for decision in plan.decisions]
+    return {"from": source, "targets": targets}
 
 
 def decision_answer(decision: Decision) -> Json:
@@ -54,13 +58,21 @@ def _warmed_answer(one: Warmed) -> Json:
 
 
 def status_answer(
-    targets: tuple[TargetStatus, ...], daemons: tuple[Owner, ...], store: str
+    targets: Sequence[Json | msgspec.Raw],
+    daemons: tuple[Owner, ...],
+    store: str,
+    source: Source,
 ) -> Json:
-    """``preheat status --json``."""
+    """``preheat status --json``, with ``target_answer`` of each target.
+
+    ``daemon``: what a daemon knows of itself, null where none was asked.
+    """
     return {
+        "from": source,
         "store": store,
         "daemons": [{"pid": owner.pid, "started_at": owner.started_at} for owner in daemons],
-        "targets": [target_answer(target) for target in targets],
+        "daemon": None,
+        "targets": targets,
     }
 
 
@@ -79,11 +91,14 @@ def target_answer(target: TargetStatus) -> Json:
     }
 
 
-def explain_answer(target: TargetStatus, symbols: tuple[SymbolReport, ...]) -> Json:
+def explain_answer(target: TargetStatus, symbols: tuple[SymbolReport, ...], source: Source) -> Json:
     """``preheat explain --json``."""
     manifest = target.manifest
+    data = manifest.sources.data_files if manifest else ()
     return {
+        "from": source,
         **target_answer(target),
+        "data_files": sum(one.sha256 is not None for one in data) if manifest else None,
         "settings": msgspec.to_builtins(manifest.settings) if manifest else None,
         "symbols": msgspec.to_builtins(symbols),
     }

@@ -102,7 +102,9 @@ class Builder:
         self, request: BuildRequest, emit: events.Emit, outcome: Outcome
     ) -> Outcome:
         # An edit that was undone needs no build.
-        earlier = await uncancelled(asyncio.to_thread(self.return_to, request))
+        earlier = None
+        if not request.rebuild:
+            earlier = await uncancelled(asyncio.to_thread(self.return_to, request))
         if earlier is not None:
             return dataclasses.replace(outcome, result="built", manifest=earlier, returned=True)
         async with self._working(request, "build") as (work, log):

@@ -8,7 +8,6 @@ output holds exactly one JSON object, an error included; without it errors go to
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import logging
 import sys
@@ -20,10 +19,11 @@ import click
 import msgspec
 
 from preheat.errors import PreheatError
-from preheatd import answers, commands
+from preheatd import answers, commands, remote_commands
+from preheatd.options import common_options as _options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 class UsageError(PreheatError):
@@ -83,23 +83,6 @@ def _complain(error: PreheatError, *, as_json: bool) -> int:
 
 def _print_json(answer: answers.Json) -> None:
     click.echo(msgspec.json.encode(answer).decode())
-
-
-def _options(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that every command has; it gets a ``commands.Options`` in their place."""
-
-    @click.option(
-        "--config",
-        "config_path",
-        type=click.Path(path_type=Path),
-        help="preheat.toml, pyproject.toml, or a directory to look in.",
-    )
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-    @functools.wraps(command)
-    def wrapped(config_path: Path | None, as_json: bool, **rest: Any) -> int:
-        return command(commands.Options(config_path, as_json), **rest)
-
-    return wrapped
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -271,6 +254,10 @@ def bench_load(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     return int(module.run(wanted))
+
+
+for command in remote_commands.COMMANDS:
+    preheat.add_command(command)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -14,24 +15,30 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from preheat.errors import UntrustedStoreError
+from preheat.errors import NoDaemonError, UntrustedStoreError
 from preheat.verdict import Verdict
 from preheatd import answers, beginning, events, explaining, reloading, report, warming
 from preheatd import status as statuses
+from preheatd.asking import asked, connected
 from preheatd.config import load_config
+from preheatd.control.activation import inherited
 from preheatd.doctor import examine
 from preheatd.history import History, last_build_seconds, last_entries
 from preheatd.notify import Notifier
+from preheatd.plan import Plan
 from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
+from preheatd.shown import PlanShown, StatusShown, TargetShown
 from preheatd.signals import on_stop_signals
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Coroutine, Iterable, Mapping
 
+    from preheatd.operations import Listening, Operations
     from preheatd.plan import Decision
     from preheatd.project import Project
+    from preheatd.service import Listen
 
 STALE_EXIT_CODE = 3
 _PIPE_COLUMNS = 400
@@ -59,9 +66,9 @@ async def warm(options: Options, targets: tuple[str, ...]) -> int:
     if warmed is None:
         return 128 + stopped[0]
     if options.as_json:
-        _print_json(answers.warm_answer(warmed))
+        print_json(answers.warm_answer(warmed))
     else:
-        report.print_warmed(_output(), warmed)
+        report.print_warmed(output(), warmed)
     return warming.exit_code(warmed)
 
 
@@ -87,13 +94,28 @@ async def _until_stopped(
 async def watch(options: Options) -> int:
     """Keep everything warm, with a live view; with --json one event a line."""
     project = _open(options, (), create=True)
+    listen = _listening()
     if options.as_json:
-        await Service(project, _print_event).run()
+        await Service(project, _print_event, listen=listen).run()
         return 0
     last = await asyncio.to_thread(last_build_seconds, project.state)
     with _report(Console(), last_seconds=last) as progress:
-        await Service(project, progress.emit, planned=progress.planned).run()
+        await Service(project, progress.emit, planned=progress.planned, listen=listen).run()
     return 0
+
+
+def _listening() -> Listen:
+    """What lets others ask a daemon, at sockets that the service manager opened as well."""
+    module = importlib.import_module(
+        "preheatd.control.server"
+    )  # only here: no other command serves
+    handed = inherited(os.environ)
+
+    def listen(operations: Operations, emit: events.Emit) -> Listening:
+        made: Listening = module.Server(operations, emit, handed=handed)
+        return made
+
+    return listen
 
 
 async def serve(options: Options, *, second: str = "follow", drain_seconds: float = 0.0) -> int:
@@ -102,6 +124,7 @@ async def serve(options: Options, *, second: str = "follow", drain_seconds: floa
     ``second``: what this daemon does when another one keeps the same configuration warm: ``refuse``
     raises ``BusyError``; ``follow`` builds what the other one does not.
     """
+    listen = _listening()
     project = _open(options, (), create=True)
     notifier = Notifier.from_environment(os.environ)
     with only_daemon(project) if second == "refuse" else contextlib.nullcontext():
@@ -110,6 +133,7 @@ async def serve(options: Options, *, second: str = "follow", drain_seconds: floa
             _print_event if options.as_json else events.log_event,
             notifier=notifier,
             drain_seconds=drain_seconds,
+            listen=listen,
         ).run()
     return 0
 
@@ -117,12 +141,21 @@ async def serve(options: Options, *, second: str = "follow", drain_seconds: floa
 async def reload(options: Options, seconds: float) -> int:
     """Ask the daemon to read its configuration again, and wait until it has."""
     project = _open(options, (), create=False)
-    answer = await reloading.reload(project, seconds)
+    try:
+        async with connected(project.config) as client:
+            answer = await client.post("/v1/reload", seconds=seconds)
+    except NoDaemonError:
+        # One that does not listen hears a signal, and answers by a file.
+        answer = {
+            "from": "daemon",
+            "pid": (await reloading.reload(project, seconds)).pid,
+            "configuration": str(project.config.file),
+        }
     if options.as_json:
-        _print_json({"pid": answer.pid, "configuration": str(project.config.file)})
+        print_json(answer)
     else:
-        text = f"process {answer.pid} has read {project.config.file}"
-        _output().print(escape(text), highlight=False)
+        text = f"process {answer['pid']} has read {answer['configuration']}"
+        output().print(escape(text), highlight=False)
     return 0
 
 
@@ -130,17 +163,17 @@ def init(options: Options) -> int:
     """Write a configuration to begin with."""
     file, found = beginning.write_configuration(Path.cwd())
     if options.as_json:
-        _print_json({"configuration": str(file), **msgspec.to_builtins(found)})
+        print_json({"configuration": str(file), **msgspec.to_builtins(found)})
         return 0
-    output = _output()
-    output.print(escape(f"wrote {file}"), highlight=False)
+    console = output()
+    console.print(escape(f"wrote {file}"), highlight=False)
     for name, place in found.factories.items():
-        output.print(escape(f"  target {name} ({place.file}, line {place.line})"), highlight=False)
+        console.print(escape(f"  target {name} ({place.file}, line {place.line})"), highlight=False)
     for place in found.compiled:
         text = f"  torch.compile is used in {place.file}, line {place.line}"
-        output.print(escape(text), highlight=False)
+        console.print(escape(text), highlight=False)
     if not found.factories:
-        output.print("No function is marked with @preheat.target yet: see docs/targets.md.")
+        console.print("No function is marked with @preheat.target yet: see docs/targets.md.")
     return 0
 
 
@@ -148,58 +181,77 @@ async def doctor(options: Options) -> int:
     """Look at the machine, and say what to mend."""
     found = await examine(load_config(options.config_path), os.environ)
     if options.as_json:
-        _print_json({"findings": msgspec.to_builtins(found)})
+        print_json({"findings": msgspec.to_builtins(found)})
     else:
-        report.print_findings(_output(), found)
+        report.print_findings(output(), found)
     return STALE_EXIT_CODE if any(one.level == "problem" for one in found) else 0
 
 
 async def plan(options: Options, targets: tuple[str, ...]) -> int:
     """Show the plan."""
-    made = await statuses.plan_for(_open(options, targets, create=False))
+    config = load_config(options.config_path).select(targets)
+    answer = await asked(config, "/v1/plan", {"targets": ",".join(targets)})
+    if answer is None:
+        made = await statuses.plan_for(open_project(config, create=False))
+        answer = answers.plan_answer(made, "disk")
+    decisions = msgspec.convert(answer, PlanShown).decisions()
     if options.as_json:
-        _print_json(answers.plan_answer(made))
+        print_json(answer)
     else:
-        report.print_plan(_output(), made)
-    return _exit_code(made.decisions)
+        report.print_plan(output(), Plan(decisions=decisions))
+    return exit_code(decisions)
 
 
 async def status(options: Options, history: int = 0) -> int:
     """Show every target; or the last ``history`` things that happened."""
-    project = _open(options, (), create=False)
+    config = load_config(options.config_path)
     if history:
-        return await _history(options, project, history)
-    looked = await statuses.look(project)
-    daemons, store = project.state.running_daemons(), str(project.config.store)
+        return await _history(options, open_project(config, create=False), history)
+    answer = await asked(config, "/v1/status") or await _look(open_project(config, create=False))
+    shown = msgspec.convert(answer, StatusShown)
     if options.as_json:
-        _print_json(answers.status_answer(looked, daemons, store))
+        print_json(answer)
     else:
-        report.print_status(_output(), looked, daemons, store)
-    return _exit_code(one.decision for one in looked)
+        report.print_status(output(), shown)
+    return exit_code(one.decision() for one in shown.targets)
+
+
+async def _look(project: Project) -> answers.Json:
+    """What a daemon would answer, from the disk."""
+    looked = [answers.target_answer(one) for one in await statuses.look(project)]
+    daemons = await asyncio.to_thread(project.state.running_daemons)
+    return answers.status_answer(looked, daemons, str(project.config.store), "disk")
 
 
 async def _history(options: Options, project: Project, count: int) -> int:
     entries = await asyncio.to_thread(last_entries, project.state, count)
     if options.as_json:
-        _print_json({"history": msgspec.to_builtins(entries)})
+        print_json({"history": msgspec.to_builtins(entries)})
     else:
-        report.print_history(_output(), entries)
+        report.print_history(output(), entries)
     return 0
 
 
 async def explain(options: Options, target: str, if_edited: Path | None = None) -> int:
     """Show one target: why it is fresh or not, or what an edit of a file could touch."""
-    project = _open(options, (target,), create=False)
-    (looked,) = await statuses.look(project)
+    config = load_config(options.config_path).select((target,))
     if if_edited is not None:
+        project = open_project(config, create=False)
+        (looked,) = await statuses.look(project)
         return await _if_edited(options, project, looked, if_edited)
-    symbols = await statuses.symbols(project, looked)
+    answer = await asked(config, f"/v1/explain/{target}")
+    if answer is None:
+        project = open_project(config, create=False)
+        (looked,) = await statuses.look(project)
+        symbols = await statuses.symbols(project, looked)
+        answer = answers.explain_answer(looked, symbols, "disk")
+    shown = msgspec.convert(answer, TargetShown)
     if options.as_json:
-        _print_json(answers.explain_answer(looked, symbols))
+        print_json(answer)
     else:
-        explaining.print_explanation(_output(), looked)
-        explaining.print_symbols(_output(), symbols)
-    return _exit_code((looked.decision,))
+        explaining.print_explanation(output(), shown)
+        explaining.print_symbols(output(), shown.symbols)
+    return exit_code((shown.decision(),))
 
 
 async def _if_edited(
@@ -207,9 +259,9 @@ async def _if_edited(
 ) -> int:
     touch = await statuses.if_edited(project, looked, file)
     if options.as_json:
-        _print_json({"target": looked.decision.target, **msgspec.to_builtins(touch)})
+        print_json({"target": looked.decision.target, **msgspec.to_builtins(touch)})
     else:
-        explaining.print_touch(_output(), looked.decision.target, touch)
+        explaining.print_touch(output(), looked.decision.target, touch)
     return 0
 
 
@@ -218,14 +270,15 @@ def _open(options: Options, targets: tuple[str, ...], *, create: bool) -> Projec
     return open_project(config, create=create)
 
 
-def _exit_code(decisions: Iterable[Decision]) -> int:
+def exit_code(decisions: Iterable[Decision]) -> int:
+    """What a command that only looks ends with."""
     verdicts = {decision.verdict for decision in decisions}
     if Verdict.UNTRUSTED in verdicts:
         return UntrustedStoreError.exit_code
     return 0 if verdicts <= {Verdict.FRESH} else STALE_EXIT_CODE
 
 
-def _output() -> Console:
+def output() -> Console:
     """Standard output; lines that go to a file or another program are not wrapped at 80."""
     console = Console()
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
@@ -246,5 +299,6 @@ def _print_event(event: events.Event) -> None:
     sys.stdout.flush()
 
 
-def _print_json(answer: answers.Json) -> None:
+def print_json(answer: answers.Json) -> None:
+    """One JSON object, in one line."""
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")

@@ -19,6 +19,7 @@ import platformdirs
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.location import find_configuration
+from preheatd.control.settings import Control, control_of
 from preheatd.politeness.settings import Politeness, checked
 from preheatd.written import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -82,6 +83,7 @@ class Config:
     jobs: int = 1
     zygote: bool = True
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
+    control: Control = dataclasses.field(default_factory=Control)
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -144,6 +146,7 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
         jobs=table.jobs,
         zygote=table.zygote,
         politeness=politeness,
+        control=control_of(table.control, file, project),
     )
 
 

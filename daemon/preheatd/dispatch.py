@@ -72,6 +72,13 @@ class Dispatcher:
         return frozenset(name for name, one in self._running.items() if not one.order.confirm)
 
     @property
+    def waiting(self) -> tuple[str, ...]:
+        """The targets that wait for their turn, in the order in which they get it."""
+        return tuple(
+            slot.target for slot in schedule.in_turn(one for _, one in self._waiting.values())
+        )
+
+    @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return not self._running and not self._waiting and not self._unconfirmed
@@ -103,6 +110,10 @@ class Dispatcher:
     def add(self, order: Order) -> None:
         """This is to be built as well."""
         self._waiting[order.name] = (order, self._slot(order, None))
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Look again at what may start."""
         self._wake.set()
 
     async def drain(self) -> None:

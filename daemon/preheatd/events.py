@@ -36,6 +36,11 @@ CHANGED = "changed"
 CONFIG_RELOADED = "config_reloaded"
 CONFIG_REFUSED = "config_refused"
 HOOK_FAILED = "hook_failed"
+KICKED = "kicked"
+PAUSED = "paused"
+RESUMED = "resumed"
+CONTROL_LISTENING = "control_listening"
+CONTROL_FAILED = "control_failed"
 STOPPING = "stopping"
 UNEXPECTED = "unexpected"
 
@@ -44,6 +49,7 @@ _PROBLEMS = {
     PACKAGE_WITHDRAWN,
     TARGET_BLOCKED,
     CONFIG_REFUSED,
+    CONTROL_FAILED,
     HOOK_FAILED,
     UNEXPECTED,
     WATCH_POLLING,
@@ -84,6 +90,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 Emit = Callable[[Event], None]
 
 _logger = logging.getLogger("preheatd")
+
+
+def to_all(*listeners: Emit) -> Emit:
+    """Hand each event to all of them, in this order."""
+
+    def emit(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return emit
 
 
 def log_event(event: Event) -> None:

@@ -16,28 +16,25 @@ if TYPE_CHECKING:
 
     from preheat.manifest import Settings
     from preheat.sources.explain import SymbolReport, Touch
-    from preheatd.status import TargetStatus
+    from preheatd.shown import TargetShown
 
 _STYLES = {"-": "red", "+": "green", "@": "cyan"}
 
 
-def print_explanation(console: Console, target: TargetStatus) -> None:
+def print_explanation(console: Console, target: TargetShown) -> None:
     """Everything about one target but the pieces of its sources."""
-    decision = target.decision
-    console.print(Text.assemble((f"{decision.target}: ", "bold"), verdict_text(decision.verdict)))
+    console.print(Text.assemble((f"{target.target}: ", "bold"), verdict_text(target.verdict)))
     console.print(f"  factory      {escape(target.factory)}", highlight=False)
-    console.print(f"  environment  {decision.environment or 'unknown'}", highlight=False)
-    console.print(f"  action       {decision.action}", highlight=False)
-    print_reasons(console, decision.reasons, "because      ")
-    manifest = target.manifest
-    if manifest is not None:
-        modules = len(manifest.sources.modules)
-        data = sum(one.sha256 is not None for one in manifest.sources.data_files)
-        console.print(f"  built        {manifest.build.started_at}", highlight=False)
-        console.print(f"  settings     {escape(_settings(manifest.settings))}", highlight=False)
-        console.print(f"  depends on   {modules} modules, {data} data files", highlight=False)
+    console.print(f"  environment  {target.environment or 'unknown'}", highlight=False)
+    console.print(f"  action       {target.action}", highlight=False)
+    print_reasons(console, target.reasons, "because      ")
+    if target.settings is not None:
+        depends = f"{target.sources} modules, {target.data_files} data files"
+        console.print(f"  built        {target.built_at}", highlight=False)
+        console.print(f"  settings     {escape(_settings(target.settings))}", highlight=False)
+        console.print(f"  depends on   {depends}", highlight=False)
     if target.failure is not None:
-        print_failure(console, decision.target, target.failure, target.log)
+        print_failure(console, target.target, target.failure, target.failure.log)
 
 
 def print_symbols(console: Console, symbols: Iterable[SymbolReport]) -> None:

@@ -16,11 +16,15 @@ Result = Literal["built", "held", "failed", "superseded", "confirmed", "withdraw
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What to build: a target for the environment that its interpreter answered with."""
+    """What to build: a target for the environment that its interpreter answered with.
+
+    ``rebuild``: also where an earlier package fits.
+    """
 
     target: Target
     environment: str
     device: str
+    rebuild: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ _GROUPS_NAME = "groups"
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Who made a directory and what for; ``started_at`` in UTC (ISO 8601).
 
-    ``configuration``: the file that a daemon serves.
+    ``configuration``: the file that a daemon serves; ``control``: the socket where it listens.
     """
 
     pid: int
@@ -39,6 +39,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     environment: str = ""
     configuration: str = ""
+    control: str = ""
 
 
 class OwnedDirectory:
@@ -56,6 +57,12 @@ class OwnedDirectory:
         self.path.mkdir(mode=0o700)
         (self.path / _INFO_NAME).write_bytes(msgspec.json.encode(self._owner))
         return self.path
+
+    def note(self, owner: Owner) -> None:
+        """From now on this is what is said about its owner; a reader sees the old or the new, whole."""
+        temporary = self.path / f".{_INFO_NAME}"
+        temporary.write_bytes(msgspec.json.encode(owner))
+        temporary.replace(self.path / _INFO_NAME)
 
     def __exit__(self, *exception: object) -> None:
         _remove(self.path)

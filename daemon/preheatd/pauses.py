@@ -4,52 +4,90 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from preheat.verdict import Reason
 from preheatd import events
+from preheatd.clock import utc_now
 
+ASKED = "asked"
 Changed = Callable[[Reason, bool], None]
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason not to begin builds: a stable word, and since when it holds (UTC, ISO 8601).
+
+    ``detail`` is for a person.
+    """
+
+    reason: str
+    since: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.detail})" if self.detail else self.reason
 
 
 class Pauses:
     """The reasons for which no build is started; builds that run go on. True while there is one.
 
-    Of each kind there is at most one. Used from the event loop alone.
+    Of each kind there is at most one. Used from the event loop alone, and kept in memory alone: a daemon
+    that is started again is not paused.
     """
 
     def __init__(self, changed: Changed = lambda reason, begins: None) -> None:
-        self._reasons: dict[str, Reason] = {}
+        self._pauses: dict[str, Pause] = {}
         self._listeners = [changed]
 
     def listen(self, changed: Changed) -> None:
         """Call this as well when a reason comes (True) or goes (False), after it has."""
         self._listeners.append(changed)
 
-    def add(self, kind: str, detail: str) -> None:
-        """Builds pause for this reason, until it is removed. One of its kind is replaced silently."""
-        known = kind in self._reasons
-        self._reasons[kind] = Reason(kind=kind, detail=detail)
-        if not known:
-            self._tell(self._reasons[kind], begins=True)
+    def add(self, kind: str, detail: str = "") -> bool:
+        """Builds pause for this reason until it is removed; says whether that is news.
 
-    def remove(self, kind: str) -> None:
-        """The reason of this kind is over, if there was one."""
-        reason = self._reasons.pop(kind, None)
-        if reason is not None:
-            self._tell(reason, begins=False)
+        Other words for a reason that holds already are no news.
+        """
+        before = self._pauses.get(kind)
+        since = before.since if before else utc_now()
+        self._pauses[kind] = Pause(reason=kind, since=since, detail=detail)
+        if before is None:
+            self._tell(self._pauses[kind], begins=True)
+        return before is None
+
+    def remove(self, kind: str) -> bool:
+        """The reason of this kind is over; says whether that is news."""
+        pause = self._pauses.pop(kind, None)
+        if pause is None:
+            return False
+        self._tell(pause, begins=False)
+        return True
+
+    @property
+    def current(self) -> tuple[Pause, ...]:
+        """All of them, the oldest first."""
+        return tuple(self._pauses.values())
 
     def reasons(self) -> tuple[Reason, ...]:
-        """All of them, the oldest first."""
-        return tuple(self._reasons.values())
+        """The same as reasons."""
+        return tuple(map(_reason, self._pauses.values()))
 
     def __contains__(self, kind: str) -> bool:
-        return kind in self._reasons
+        return kind in self._pauses
 
     def __bool__(self) -> bool:
-        return bool(self._reasons)
+        return bool(self._pauses)
 
-    def _tell(self, reason: Reason, *, begins: bool) -> None:
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._pauses.values()))
+
+    def _tell(self, pause: Pause, *, begins: bool) -> None:
         for listener in self._listeners:
-            listener(reason, begins)
+            listener(_reason(pause), begins)
+
+
+def _reason(pause: Pause) -> Reason:
+    return Reason(kind=pause.reason, detail=pause.detail)
 
 
 def tell_changes(pauses: Pauses, emit: events.Emit) -> None:

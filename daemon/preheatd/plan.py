@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import types
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from preheat.manifest import Manifest
     from preheatd.state import Failure
+
+NO_KICKS: Mapping[str, bool] = types.MappingProxyType({})
+_REBUILD_ASKED = Reason(kind="rebuild_asked", detail="somebody asked for a build")
 
 
 class Action(enum.StrEnum):
@@ -105,12 +109,30 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return min(times, default=None)
 
 
-def make_plan(facts: Iterable[TargetFacts], now: float, *, retry: bool = False) -> Plan:
-    """Decide about every target. ``retry``: somebody asks for it, so failures are tried again now."""
-    return Plan(decisions=tuple(decide(one, now, retry=retry) for one in facts))
+def make_plan(
+    facts: Iterable[TargetFacts],
+    now: float,
+    *,
+    retry: bool = False,
+    kicks: Mapping[str, bool] = NO_KICKS,
+) -> Plan:
+    """Decide about every target. ``retry``: somebody asks for it, so failures are tried again now.
+
+    ``kicks``: the same for single targets; true: also what is fresh is built.
+    """
+    return Plan(
+        decisions=tuple(
+            decide(
+                one, now, retry=retry or one.target in kicks, rebuild=kicks.get(one.target, False)
+            )
+            for one in facts
+        )
+    )
 
 
-def decide(facts: TargetFacts, now: float, *, retry: bool = False) -> Decision:
+def decide(
+    facts: TargetFacts, now: float, *, retry: bool = False, rebuild: bool = False
+) -> Decision:
     """Decide about one target. ``now`` is in seconds since the epoch."""
     if facts.untrusted:
         reason = Reason(kind="store_untrusted", detail=facts.untrusted)
@@ -118,12 +140,14 @@ def decide(facts: TargetFacts, now: float, *, retry: bool = False) -> Decision:
     if not facts.environment:
         return _unanswered(facts, now)
     verdict, reasons = _package_verdict(facts)
-    if verdict is Verdict.FRESH:
+    if verdict is Verdict.FRESH and not rebuild:
         proof = None if facts.manifest is None else facts.manifest.proof
         forked = proof is not None and proof.forked and not facts.building
         return _decision(facts, verdict, Action.CONFIRM if forked else Action.NONE)
     if facts.building:
         return _decision(facts, Verdict.BUILDING, Action.WAIT, reasons)
+    if verdict is Verdict.FRESH:
+        return _decision(facts, verdict, Action.BUILD, (_REBUILD_ASKED,))
     if facts.failure is not None and facts.sources_state in facts.failure.tried:
         return _failed(facts, facts.failure, reasons, now, retry=retry)
     return _decision(facts, verdict, Action.BUILD, reasons)

@@ -18,13 +18,14 @@ from preheatd.forks import Forks
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
+from preheatd.plan import NO_KICKS
 from preheatd.politeness.troubles import Troubles
 from preheatd.remembering import Order
 from preheatd.roots import source_files
 from preheatd.state import State, state_path
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from preheat.manifest import Manifest
@@ -126,7 +127,12 @@ class Project:
         self.state.note_published(manifest.target, ref.environment, ref.manifest)
 
     def orders(
-        self, survey: Survey, decisions: Iterable[Decision], *, confirm: bool = False
+        self,
+        survey: Survey,
+        decisions: Iterable[Decision],
+        kicks: Mapping[str, bool] = NO_KICKS,
+        *,
+        confirm: bool = False,
     ) -> list[Order]:
         """What the dispatcher needs to carry out these decisions."""
         targets = {target.name: target for target in self.config.targets}
@@ -134,7 +140,10 @@ class Project:
         return [
             Order(
                 request=BuildRequest(
-                    target=target, environment=facts.environment, device=facts.device
+                    target=target,
+                    environment=facts.environment,
+                    device=facts.device,
+                    rebuild=kicks.get(target.name, False),
                 ),
                 facts=facts,
                 known=self._known(facts),

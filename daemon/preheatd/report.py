@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from preheat.verdict import Reason
     from preheatd.findings import Finding
     from preheatd.history import Entry
-    from preheatd.owned import Owner
     from preheatd.plan import Decision, Plan
+    from preheatd.shown import DaemonShown, FailureShown, StatusShown
     from preheatd.state import Failure
-    from preheatd.status import TargetStatus
     from preheatd.warming import Warmed
 
 STYLES = {
@@ -73,30 +72,42 @@ def print_warmed(console: Console, warmed: Iterable[Warmed]) -> None:
         print_failure(console, name, failure)
 
 
-def print_status(
-    console: Console, targets: Iterable[TargetStatus], daemons: tuple[Owner, ...], store: str
-) -> None:
+def print_status(console: Console, status: StatusShown) -> None:
     """Store, daemon, one line a target, then each failure with the end of its log."""
-    console.print(f"store   {escape(store)}", highlight=False)
-    running = ", ".join(f"process {owner.pid} since {owner.started_at}" for owner in daemons)
+    console.print(f"store   {escape(status.store)}", highlight=False)
+    running = ", ".join(f"process {one.pid} since {one.started_at}" for one in status.daemons)
     console.print(f"daemon  {running or 'not running'}", highlight=False)
+    if status.daemon is not None:
+        for label, text in daemon_lines(status.daemon):
+            console.print(f"        {label}: {escape(text)}", highlight=False)
     table = _table("target", "verdict", "form", "built", "why")
-    targets = tuple(targets)
-    for one in targets:
-        built = one.manifest.build.started_at if one.manifest else ""
-        why = _why(one.decision.reasons)
-        verdict = verdict_text(one.decision.verdict)
-        table.add_row(one.decision.target, verdict, form_of(one.manifest) or "", built, why)
+    for one in status.targets:
+        why = _why(one.reasons)
+        table.add_row(
+            one.target, verdict_text(one.verdict), one.form or "", one.built_at or "", why
+        )
     console.print(table)
-    for one in targets:
-        for kind, reason in one.manifest.without.items() if one.manifest else ():
+    for one in status.targets:
+        for kind, reason in one.without.items():
             console.print(
-                escape(f"{one.decision.target} has no {kind} form: {reason}"),
-                highlight=False,
-                style="dim",
+                escape(f"{one.target} has no {kind} form: {reason}"), highlight=False, style="dim"
             )
         if one.failure is not None:
-            print_failure(console, one.decision.target, one.failure, one.log)
+            print_failure(console, one.target, one.failure, one.failure.log)
+
+
+def daemon_lines(daemon: DaemonShown) -> list[tuple[str, str]]:
+    """What is worth a line in a daemon's picture of itself: a label and a text for each. Pure."""
+    building = ", ".join(f"{one.target} ({one.phase})" for one in daemon.building)
+    lines = [
+        ("paused", ", ".join(str(one) for one in daemon.paused)),
+        ("configuration refused", daemon.refused or ""),
+        ("control", daemon.control_trouble or ""),
+        ("watch", daemon.watch.limit or ""),
+        ("building", building),
+        ("waiting", ", ".join(daemon.queue)),
+    ]
+    return [(label, text) for label, text in lines if text]
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
@@ -141,7 +152,9 @@ def print_reasons(console: Console, reasons: Iterable[Reason], label: str = "") 
         console.print(table)
 
 
-def print_failure(console: Console, name: str, failure: Failure, log: str = "") -> None:
+def print_failure(
+    console: Console, name: str, failure: Failure | FailureShown, log: str = ""
+) -> None:
     """What went wrong, why, and what to do."""
     console.print(Text.assemble((f"{name}: ", "bold"), (failure.message, "red")))
     print_reasons(console, failure.reasons)

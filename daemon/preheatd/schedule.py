@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from preheat.verdict import Verdict
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from preheatd.plan import Plan
     from preheatd.state import Failure
 
 BACKOFF_FIRST_SECONDS = 5.0
 BACKOFF_LONGEST_SECONDS = 600.0
 HELD_RETRY_SECONDS = 2.0
+HELD_LONGEST_SECONDS = 30.0
+MIN_PAUSE_SECONDS = 0.05
 
 # A build whose relevance to an edit is only guessed is ended this often in a row, then left to finish:
 # else a target next to busily edited files would never be built.
@@ -53,7 +58,7 @@ def startable(
     chosen: list[Slot] = []
     active = list(running)
     taken = {gpu for slot in running for gpu in slot.gpus}
-    for slot in sorted(waiting, key=lambda one: (-one.priority, one.order)):
+    for slot in in_turn(waiting):
         if slot.target in held:
             continue
         if not taken.isdisjoint(slot.gpus):
@@ -66,6 +71,31 @@ def startable(
         chosen.append(slot)
         taken |= slot.gpus
     return tuple(chosen)
+
+
+def in_turn(waiting: Iterable[Slot]) -> list[Slot]:
+    """In the order in which they get their turn."""
+    return sorted(waiting, key=lambda one: (-one.priority, one.order))
+
+
+def seconds_to_next(
+    plan: Plan, running: Collection[str], now: float, rescan_seconds: float
+) -> float:
+    """How long to wait for the next plan if nothing happens. ``now``: seconds since the epoch."""
+    waits = [rescan_seconds]
+    due = plan.next_retry()
+    if due is not None:
+        waits.append(max(MIN_PAUSE_SECONDS, due - now))
+    building = {one.target for one in plan.decisions if one.verdict is Verdict.BUILDING}
+    if building - set(running):
+        # Another process builds it and does not tell us when it is done.
+        waits.append(HELD_RETRY_SECONDS)
+    return min(waits)
+
+
+def held_seconds(times: int) -> float:
+    """How long to wait for another process that builds the same, after so many waits in a row."""
+    return float(min(HELD_RETRY_SECONDS * 2.0 ** min(times, 30), HELD_LONGEST_SECONDS))
 
 
 def backoff_seconds(attempts: int) -> float:

@@ -11,41 +11,45 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from preheat.errors import PreheatError
-from preheat.verdict import Verdict
-from preheatd import events, owned, schedule, settle
-from preheatd.clock import utc_now
-from preheatd.config import load_config
+from preheatd import events, schedule
+from preheatd.blocked import Blocked
+from preheatd.bursts import until_settled
+from preheatd.configured import ConfigurationFile
+from preheatd.control.stream import Stream
 from preheatd.dispatch import Dispatcher
 from preheatd.history import History
 from preheatd.hooks import Hooks
+from preheatd.kicks import Kicks
+from preheatd.live_view import LiveView, Seen
 from preheatd.notify import Notifier
+from preheatd.operations import Listening, Operations
+from preheatd.own_output import output_files
 from preheatd.pauses import Pauses
 from preheatd.plan import Plan, make_plan
 from preheatd.politeness.gate import Gate
+from preheatd.presence import Presence
 from preheatd.roots import watched_roots
+from preheatd.rounds import Rounds
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.supervised import Supervised
 from preheatd.watch import Watcher
 from preheatd.zygotes import Zygotes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from preheat.verdict import Reason
-    from preheatd.config import Config
     from preheatd.inventory import Survey
-    from preheatd.outcome import BuildRequest, Outcome
+    from preheatd.outcome import Outcome
     from preheatd.project import Project
     from preheatd.roots import Root
 
 # Notifications may be lost; nothing stays stale for longer than this.
 RESCAN_SECONDS = 60.0
 TROUBLE_RETRY_SECONDS = 10.0
-HELD_LONGEST_SECONDS = 30.0
-MIN_PAUSE_SECONDS = 0.05
+
+Listen = Callable[[Operations, events.Emit], Listening]
 
 
 class _Stop(Exception):
@@ -56,7 +60,7 @@ class Service:
     """The daemon of one project. ``planned`` is told each plan, for displays.
 
     ``notifier``: the service manager, where there is one. ``drain_seconds``: how long builds that run
-    may go on after the first request to stop; a second request ends them at once.
+    may go on after the first request to stop; a second one ends them. ``listen`` lets others ask it.
     """
 
     def __init__(
@@ -69,29 +73,39 @@ class Service:
         rescan_seconds: float = RESCAN_SECONDS,
         notifier: Notifier | None = None,
         drain_seconds: float = 0.0,
+        listen: Listen | None = None,
     ) -> None:
         self._zygotes = Zygotes(project.state.path / "logs")
         self._project = dataclasses.replace(project, zygotes=self._zygotes)
         self._history = History(project.state, emit)
         self.pauses = Pauses()
+        self._kicks = Kicks()
+        self._view = LiveView(project, self.pauses, lambda: self._watcher.mode)
+        self._stream = Stream()
+        listeners = events.to_all(
+            self._history.heard, self._view.heard, self._kicks.heard, self._stream.publish
+        )
         self._supervised = Supervised(
-            notifier or Notifier(), self._history.heard, self._is_well, project.state, self.pauses
+            notifier or Notifier(), listeners, self._is_well, project.state, self.pauses
         )
         self._emit = self._supervised.heard
+        self._wanted = asyncio.Event()
+        self._rounds = Rounds(self._wanted.set)
         self._hooks = Hooks(self._emit, project.state)
+        self._blocked = Blocked(self._emit)
+        self._configuration = ConfigurationFile(project.config, self._emit)
+        control = listen(self._operations(), self._emit) if listen else None
+        self._presence = Presence(self._view, control)
         self._drain_seconds = drain_seconds
         self._at_once = asyncio.Event()
         self._reload_asked = False
         self._planned = planned
         self._make_watcher = watcher or _watcher
         self._rescan_seconds = rescan_seconds
-        self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._armed: tuple[Root, ...] | None = None
-        self._config_text = b""
         self._held = 0
         self._preparing: asyncio.Task[None] | None = None
-        self._blocked: dict[str, tuple[Reason, ...]] = {}
         self.ready = asyncio.Event()
 
     def stop(self, _signal: object = None) -> None:
@@ -113,42 +127,45 @@ class Service:
     async def run(self) -> None:
         """Work until ``stop`` or a stop signal. Raises what makes the start impossible."""
         project = self._project
-        self._config_text = _read(project.config)
-        ignored = (str(project.config.store), str(project.state.path))
+        ignored = (str(project.config.store), str(project.state.path), *output_files())
         self._watcher = self._make_watcher(self._emit, ignored)
         self._gate = Gate(
             project.config.politeness, self._emit, pauses=self.pauses, troubles=project.troubles
         )
-        self._dispatcher = Dispatcher(
-            self._build,
+        self._view.queue = self._dispatcher = Dispatcher(
+            lambda request, emit: self._project.build(request, emit),
             project.state,
             jobs=project.config.jobs,
             emit=self._emit,
             finished=self._finished,
             sources_state=self._sources_state,
-            confirm=self._confirm,
+            confirm=lambda request, emit: self._project.confirm(request, emit),
             gate=self._gate,
         )
-        owner = owned.Owner(
-            pid=os.getpid(),
-            purpose="daemon",
-            started_at=utc_now(),
-            configuration=str(project.config.file),
-        )
         try:
-            with (
-                owned.OwnedDirectory(project.state.daemons, owner),
-                on_stop_signals(self.stop),
-                on_reload_signal(self.reload),
-            ):
-                await self._run_tasks()
+            with on_stop_signals(self.stop), on_reload_signal(self.reload):
+                async with self._presence:
+                    await self._run_tasks()
         finally:
             await self._hooks.close()
             await self._watcher.close()
             if self._preparing is not None:
                 self._preparing.cancel()
             await self._zygotes.close()
+            await self._view.close()
             await asyncio.to_thread(self._history.close)
+
+    def _operations(self) -> Operations:
+        return Operations(
+            self._view,
+            self._rounds,
+            self.pauses,
+            self._kicks,
+            self._stream,
+            self._emit,
+            reread=self.reload,
+            doubt=self._project.inventory.doubt_environments,
+        )
 
     async def _run_tasks(self) -> None:
         try:
@@ -176,9 +193,7 @@ class Service:
         drained = asyncio.create_task(self._dispatcher.drain())
         asked = asyncio.create_task(self._at_once.wait())
         await asyncio.wait(
-            {drained, asked},
-            timeout=self._drain_seconds,
-            return_when=asyncio.FIRST_COMPLETED,
+            {drained, asked}, timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED
         )
         drained.cancel()
         asked.cancel()
@@ -191,30 +206,13 @@ class Service:
     async def _watch(self) -> None:
         while True:
             await self._watcher.wait()
-            await self._settle()
+            await until_settled(self._watcher, self._project.config.project)
             hints = self._watcher.take()
             if hints.rescan or not self._watcher.is_alive or self._watcher.moved_roots(hints.paths):
                 self._armed = None
             if hints.paths:
                 self._emit(events.Event(action=events.CHANGED, detail=_count(len(hints.paths))))
             self._wanted.set()
-
-    async def _settle(self) -> None:
-        while True:
-            locked = await asyncio.to_thread(self._is_locked)
-            wait = settle.seconds_to_wait(self._watcher.burst(), time.monotonic(), locked=locked)
-            if wait <= 0:
-                return
-            await asyncio.sleep(wait)
-
-    def _is_locked(self) -> bool:
-        """Whether version control is rewriting files, in the project or a directory above it."""
-        project = self._project.config.project
-        return any(
-            (place / name).exists()
-            for place in (project, *project.parents)
-            for name in settle.LOCK_FILES
-        )
 
     async def _keep_planning(self) -> None:
         while True:
@@ -229,10 +227,12 @@ class Service:
     async def _plan_once(self) -> float:
         """Make and apply a plan; says how long to wait for the next one if nothing happens."""
         asked, self._reload_asked = self._reload_asked, False
+        self._rounds.begin()
         try:
-            plan = await self._replan()
+            plan = await self._replan(reload=asked)
         except (PreheatError, OSError) as error:
             self._reload_asked |= asked
+            self._rounds.end(error)
             # While starting, whoever started us wants to know. Later, trouble may pass.
             if not self.ready.is_set():
                 raise
@@ -246,86 +246,47 @@ class Service:
             self._preparing = asyncio.create_task(self._prepare_zygotes())
         if asked:
             await asyncio.to_thread(self._supervised.reloaded)
-        return self._seconds_to_next(plan)
+        self._rounds.end()
+        running = self._dispatcher.running
+        return schedule.seconds_to_next(plan, running, time.time(), self._rescan_seconds)
 
-    def _seconds_to_next(self, plan: Plan) -> float:
-        waits = [self._rescan_seconds]
-        due = plan.next_retry()
-        if due is not None:
-            waits.append(max(MIN_PAUSE_SECONDS, due - time.time()))
-        building = {one.target for one in plan.decisions if one.verdict is Verdict.BUILDING}
-        if building - self._dispatcher.running:
-            # Another process builds it and does not tell us when it is done.
-            waits.append(schedule.HELD_RETRY_SECONDS)
-        return min(waits)
-
-    async def _replan(self) -> Plan:
-        await self._reload_config()
+    async def _replan(self, *, reload: bool) -> Plan:
+        new = await self._configuration.changed(self._project.config)
+        if new is not None:
+            self._project = self._project.with_config(new)
+            self._dispatcher.jobs = new.jobs
+            self._gate.politeness = new.politeness
+        if new is not None or reload:
+            await self._presence.apply(self._project.config)
+        kicks, began = self._kicks.asked, time.monotonic()
         survey = await self._survey()
         roots = await asyncio.to_thread(watched_roots, self._project.config, survey.roots)
         if roots != self._armed:
             await self._watcher.arm(roots)
             self._armed = roots
             # Only what is read after the watch is armed cannot be missed.
+            began = time.monotonic()
             survey = await self._survey()
-        plan = make_plan(survey.facts, time.time())
+        plan = make_plan(survey.facts, time.time(), kicks=kicks)
         self._dispatcher.stop_superseded({facts.target: facts for facts in survey.facts})
-        self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build()))
+        self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build(), kicks))
         self._dispatcher.replace_unconfirmed(
             self._project.orders(survey, plan.to_confirm(), confirm=True)
         )
-        self._tell_blocked(plan)
+        self._kicks.planned(plan, kicks)
+        self._blocked.planned(plan)
+        self._view.planned(Seen(project=self._project, survey=survey, plan=plan, began=began))
         self._emit(events.Event(action=events.PLANNED, detail=plan.summary()))
         self._supervised.planned(plan, self._dispatcher.running)
         self._planned(plan)
         return plan
 
-    def _tell_blocked(self, plan: Plan) -> None:
-        """Say which targets cannot even be tried; once, until that changes."""
-        blocked = {
-            one.target: one.reasons
-            for one in plan.decisions
-            if one.verdict is Verdict.UNTRUSTED or not one.environment
-        }
-        for target, reasons in blocked.items():
-            if self._blocked.get(target) != reasons:
-                event = events.Event(action=events.TARGET_BLOCKED, target=target, reasons=reasons)
-                self._emit(event)
-        self._blocked = blocked
-
     async def _survey(self) -> Survey:
         return await self._project.inventory.survey(self._project.config)
-
-    async def _reload_config(self) -> None:
-        config = self._project.config
-        text = await asyncio.to_thread(_read, config)
-        if text == self._config_text:
-            return
-        self._config_text = text
-        try:
-            new = await asyncio.to_thread(load_config, config.file)
-        except PreheatError as error:
-            detail = f"{error} The configuration from before stays in force."
-            self._emit(events.Event(action=events.CONFIG_REFUSED, detail=detail))
-            return
-        if new.store != config.store:
-            detail = f"{config.file}: `store` takes effect after a restart."
-            self._emit(events.Event(action=events.CONFIG_REFUSED, detail=detail))
-            return
-        self._project = self._project.with_config(new)
-        self._dispatcher.jobs = new.jobs
-        self._gate.politeness = new.politeness
-        self._emit(events.Event(action=events.CONFIG_RELOADED, detail=str(config.file)))
-
-    async def _build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
-        return await self._project.build(request, emit)
 
     async def _prepare_zygotes(self) -> None:
         if not self._dispatcher.running:
             await self._project.prepare_zygotes(await self._survey())
-
-    async def _confirm(self, request: BuildRequest, emit: events.Emit) -> Outcome:
-        return await self._project.confirm(request, emit)
 
     async def _sources_state(self, target: str) -> str:
         survey = await self._survey()
@@ -334,8 +295,8 @@ class Service:
     def _finished(self, outcome: Outcome) -> None:
         self._hooks.start(outcome, self._project.config, os.environ)
         if outcome.result == "held":
-            wait = min(schedule.HELD_RETRY_SECONDS * 2.0**self._held, HELD_LONGEST_SECONDS)
-            self._held = min(self._held + 1, 10)
+            wait = schedule.held_seconds(self._held)
+            self._held += 1
             asyncio.get_running_loop().call_later(wait, self._wanted.set)
             return
         self._held = 0
@@ -344,13 +305,6 @@ class Service:
 
 def _watcher(emit: events.Emit, ignored: tuple[str, ...]) -> Watcher:
     return Watcher(emit, ignored=ignored)
-
-
-def _read(config: Config) -> bytes:
-    try:
-        return config.file.read_bytes()
-    except OSError:
-        return b""
 
 
 def _count(number: int, noun: str = "path") -> str:

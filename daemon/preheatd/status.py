@@ -36,7 +36,7 @@ async def look(project: Project) -> tuple[TargetStatus, ...]:
     """Look at every target; builds nothing."""
     survey = await project.inventory.survey(project.config)
     plan = make_plan(survey.facts, time.time())
-    return await asyncio.to_thread(_statuses, project, plan, survey.facts)
+    return await asyncio.to_thread(of_plan, project, plan, survey.facts)
 
 
 async def plan_for(project: Project) -> Plan:
@@ -45,9 +45,10 @@ async def plan_for(project: Project) -> Plan:
     return make_plan(survey.facts, time.time())
 
 
-def _statuses(
+def of_plan(
     project: Project, plan: Plan, facts: tuple[TargetFacts, ...]
 ) -> tuple[TargetStatus, ...]:
+    """What is known about each target of a plan. Reads the ends of failures' logs."""
     return tuple(
         _status(project, decision, one) for decision, one in zip(plan.decisions, facts, strict=True)
     )
@@ -66,7 +67,10 @@ def _status(project: Project, decision: Decision, one: TargetFacts) -> TargetSta
 
 
 async def symbols(project: Project, looked: TargetStatus) -> tuple[SymbolReport, ...]:
-    """What became of each piece of the files that changed; nothing where there is no package."""
+    """What became of each piece of the files that changed; nothing where there is no package.
+
+    ``project`` has this target alone.
+    """
     manifest = looked.manifest
     if manifest is None:
         return ()

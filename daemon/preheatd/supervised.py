@@ -25,7 +25,7 @@ class Supervised:
     """A daemon's side of its supervision.
 
     ``is_well``: whether what the daemon lives by works, asked in a thread; an exception is a no.
-    ``emit`` is where the daemon's events go on to.
+    ``emit`` is where the daemon's events go on to; ``pauses``: why no builds are begun.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Supervised:
         self._phases: dict[str, str] = {}
         self._summary = "starting"
         self._refused = ""
+        self._control = ""
 
     def heard(self, event: events.Event) -> None:
         """An event of the daemon: what it is doing is part of the status."""
@@ -52,6 +53,8 @@ class Supervised:
             self._refused = event.detail
         elif event.action == events.CONFIG_RELOADED:
             self._refused = ""
+        elif event.action in (events.CONTROL_FAILED, events.CONTROL_LISTENING):
+            self._control = event.detail if event.action == events.CONTROL_FAILED else ""
         if event.target and event.action in (events.BUILD_STARTED, events.BUILD_PHASE):
             self._phases[event.target] = event.phase or "start"
             self._tell_status()
@@ -106,18 +109,27 @@ class Supervised:
             return False
 
     def _tell_status(self) -> None:
-        paused = "; ".join(map(str, self._pauses.reasons()))
-        self._notifier.status(status_text(self._summary, self._phases, self._refused, paused))
+        text = status_text(
+            self._summary,
+            self._phases,
+            self._refused,
+            paused=str(self._pauses),
+            control=self._control,
+        )
+        self._notifier.status(text)
 
 
-def status_text(summary: str, phases: dict[str, str], refused: str, paused: str = "") -> str:
-    """One line: the targets by verdict, what is building and how far, why nothing more is begun, and a
-    refused configuration."""
+def status_text(
+    summary: str, phases: dict[str, str], refused: str, *, paused: str = "", control: str = ""
+) -> str:
+    """One line: the targets by verdict, what is building and how far, and what is not as it should be."""
     parts = [summary or "no targets"]
+    if paused:
+        parts.append(f"PAUSED: {paused}")
     if phases:
         parts.append("building " + ", ".join(f"{name} ({at})" for name, at in phases.items()))
-    if paused:
-        parts.append(f"paused: {paused}")
     if refused:
         parts.append(f"CONFIGURATION REFUSED: {refused}")
+    if control:
+        parts.append(f"NO CONTROL: {control}")
     return "; ".join(parts)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from preheat.errors import ConfigurationError
+from preheatd.control.settings import ControlTable
 from preheatd.politeness.settings import PolitenessTable
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tolerance: Tolerance = {}
     on_fresh: list[str] = []
     on_failed: list[str] = []
+    control: ControlTable = ControlTable()
     politeness: PolitenessTable = PolitenessTable()
 
 
@@ -112,6 +114,8 @@ def _explain(message: str, file: Path) -> str:
 def _table_of(key: str) -> type[msgspec.Struct]:
     if key.startswith("target"):
         return TargetTable
+    if key == "control":
+        return ControlTable
     return PolitenessTable if key == "politeness" else ConfigTable
 
 

@@ -196,6 +196,7 @@ class Actions:
     def fail(self) -> None:
         sys.stderr.write("Traceback: the factory raised\n")
         message = f"{self.job.factory} raised ZeroDivisionError: division by zero."
+        message = str(control().get("message", message))
         self.say(FailedEvent(kind="target", message=message, remedy="Correct the factory."))
         sys.exit(1)
 

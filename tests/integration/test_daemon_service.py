@@ -374,6 +374,13 @@ class Daemon:
             env={**os.environ, **variables},
         )
 
+    @classmethod
+    def of(cls, process: subprocess.Popen[bytes]) -> Daemon:
+        """One that was started in another way."""
+        made = cls.__new__(cls)
+        made.process = process
+        return made
+
     def next(self, action: str) -> dict[str, Any]:
         """Read until an event like this."""
         assert self.process.stdout is not None

@@ -54,6 +54,7 @@ def test_everything_is_installed_and_nothing_is_left_to_fill_in(installed: Path)
     files = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert files - {"bin/preheat"} == {
         "usr/local/lib/systemd/system/preheatd@.service",
+        "usr/local/lib/systemd/system/preheatd@.socket",
         "usr/local/lib/systemd/system/preheat-warm@.service",
         "usr/local/lib/systemd/user/preheatd.service",
         "usr/local/lib/sysusers.d/preheat.conf",
@@ -75,6 +76,17 @@ def test_a_unit_is_read_without_a_complaint(
     kind = ("--user",) if name == "preheatd.service" else ()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     done = analyze(*kind, "verify", str(path))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@needs_systemd
+def test_the_socket_is_read_without_a_complaint(installed: Path, tmp_path: Path) -> None:
+    """With the service that it starts."""
+    paths = []
+    for name in ("preheatd@.socket", "preheatd@.service"):
+        path = unit(installed, name, tmp_path)
+        paths.append(str(path.rename(tmp_path / name.replace("@", "@models"))))
+    done = analyze("verify", *paths)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -139,3 +151,5 @@ def test_the_static_account_is_the_unit_s() -> None:
     assert "\nu preheat " in account
     for name in ("preheatd@.service", "preheat-warm@.service"):
         assert "\nUser=preheat\n" in (ROOT / "systemd" / name).read_text()
+    socket = (ROOT / "systemd/preheatd@.socket").read_text()
+    assert "\nSocketUser=preheat\nSocketGroup=preheat\nSocketMode=0660\n" in socket

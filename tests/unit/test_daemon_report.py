@@ -12,6 +12,7 @@ from rich.console import Console
 from preheat.sources.explain import SymbolReport
 from preheat.verdict import Reason, Verdict
 from preheatd import events
+from preheatd.answers import explain_answer, status_answer, target_answer
 from preheatd.explaining import print_explanation, print_symbols
 from preheatd.plan import Action, Decision, Plan
 from preheatd.report import (
@@ -21,6 +22,7 @@ from preheatd.report import (
     print_plan,
     print_status,
 )
+from preheatd.shown import StatusShown, TargetShown
 from preheatd.state import Failure
 from preheatd.status import TargetStatus
 from support.manifests import manifest_of
@@ -73,7 +75,8 @@ def test_the_status_says_why_a_form_is_missing() -> None:
     status = TargetStatus(
         decision=PLAN.decisions[0], factory="app:encoder", manifest=manifest, failure=None
     )
-    print_status(console, [status], (), "/store")
+    answer = status_answer([target_answer(status)], (), "/store", "disk")
+    print_status(console, msgspec.convert(answer, StatusShown))
     assert "encoder has no lean form: [it] is too large" in text(console)
 
 
@@ -148,10 +151,8 @@ def test_differences_stand_side_by_side() -> None:
         action=Action.BUILD,
         reasons=reasons,
     )
-    print_explanation(
-        console,
-        TargetStatus(decision=decision, factory="app:f", manifest=manifest_of(), failure=None),
-    )
+    looked = TargetStatus(decision=decision, factory="app:f", manifest=manifest_of(), failure=None)
+    print_explanation(console, msgspec.convert(explain_answer(looked, (), "disk"), TargetShown))
     lines = text(console).splitlines()
     (row,) = [line.split() for line in lines if "torch" in line and "2.13" in line]
     assert row == ["environment", "differs:", "torch", "2.13.0", "2.14.0"]

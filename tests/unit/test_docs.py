@@ -35,6 +35,8 @@ from preheatd.bench.figures import (
 )
 from preheatd.builds import kind_of
 from preheatd.config import CONFIG_NAME, load_config
+from preheatd.control import client, refusals, routes
+from preheatd.control.settings import ControlTable
 from preheatd.demo import DemoResult
 from preheatd.plan import Action
 from preheatd.politeness.settings import PolitenessTable
@@ -178,7 +180,7 @@ def _words(value: ast.expr, tree: ast.Module) -> Iterator[str]:
 
 
 def error_classes() -> Iterator[type[errors.PreheatError]]:
-    for module in (errors, cli, probe):
+    for module in (errors, cli, client, probe, refusals, routes):
         for _, found in inspect.getmembers(module, inspect.isclass):
             if issubclass(found, errors.PreheatError):
                 yield found
@@ -267,13 +269,25 @@ def test_every_configuration_key_is_documented(key: str) -> None:
     assert in_a_table(text_of("docs/configuration.md"), key)
 
 
+@pytest.mark.parametrize("key", ControlTable.__struct_fields__)
+def test_every_key_of_control_is_documented(key: str) -> None:
+    assert in_a_table(text_of("docs/configuration.md"), f"control.{key}")
+
+
+@pytest.mark.parametrize("path", sorted({one.path for one in routes.ADDRESSES}))
+def test_every_address_is_documented(path: str) -> None:
+    page = text_of("docs/control.md")
+    shown = path.replace("{target}", "TARGET")
+    assert re.search(rf"^\| `(GET|POST) {re.escape(shown)}[`?]", page, re.MULTILINE)
+
+
 def test_every_environment_variable_is_documented() -> None:
     page = text_of("docs/configuration.md")
     named = {
         name
         for path in SOURCES
         for name in re.findall(
-            r'"((?:PREHEAT_[A-Z_]+|CACHE_DIRECTORY|STATE_DIRECTORY))"',
+            r'"((?:PREHEAT_[A-Z_]+|CACHE_DIRECTORY|STATE_DIRECTORY|RUNTIME_DIRECTORY))"',
             path.read_text(encoding="utf-8"),
         )
     }

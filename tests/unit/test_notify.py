@@ -93,4 +93,8 @@ def test_the_status_says_what_happens() -> None:
         status_text("1 fresh, 2 stale", {"a": "trace", "b": "proof"}, "`jobs` is wrong")
         == "1 fresh, 2 stale; building a (trace), b (proof); CONFIGURATION REFUSED: `jobs` is wrong"
     )
-    assert status_text("1 stale", {}, "", "load (2.1)") == "1 stale; paused: load (2.1)"
+
+
+def test_a_pause_and_a_closed_control_are_part_of_the_status() -> None:
+    text = status_text("1 stale", {}, "", paused="asked (the demo)", control="It is taken.")
+    assert text == "1 stale; PAUSED: asked (the demo); NO CONTROL: It is taken."
