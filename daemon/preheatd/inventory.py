@@ -29,7 +29,7 @@ from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
 from preheatd.builds import differences, kind_of
-from preheatd.fingerprint import source_digests, sources_state
+from preheatd.fingerprint import SourceFiles, sources_state
 from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
@@ -151,9 +151,10 @@ class Inventory:
 
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
         building = self._state.building()
+        files = SourceFiles(self._digests)
         with self._digests.one_moment():
             looked = [
-                self._target(config, target, answers[target.name], building)
+                self._target(config, target, answers[target.name], building, files)
                 for target in config.targets
             ]
         return Survey(tuple(facts for facts, _ in looked), tuple(roots for _, roots in looked))
@@ -164,6 +165,7 @@ class Inventory:
         target: Target,
         answer: ProbeAnswer | PreheatError,
         building: frozenset[tuple[str, str]],
+        files: SourceFiles,
     ) -> tuple[TargetFacts, tuple[Root, ...]]:
         facts = TargetFacts(target=target.name, factory=target.factory, priority=target.priority)
         if isinstance(answer, ProbeAnswer):
@@ -178,7 +180,7 @@ class Inventory:
         extra = (
             data_paths(config.project, facts.manifest.sources) if facts.manifest else frozenset()
         )
-        files = source_digests(self._digests, roots, extra)
+        sources = files.of(roots, extra)
         if facts.manifest is not None and not facts.damage:
             reasons = self.check(config, facts.manifest, target)
             facts = dataclasses.replace(facts, source_reasons=reasons)
@@ -186,8 +188,8 @@ class Inventory:
             facts,
             building=(facts.target, facts.environment) in building,
             failure=facts.failure or self._state.failure(facts.target, facts.environment),
-            sources=files,
-            sources_state=sources_state(target, files),
+            sources=sources.files,
+            sources_state=sources_state(target, sources),
         )
         return facts, roots
 
