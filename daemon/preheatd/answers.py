@@ -9,6 +9,8 @@ import msgspec
 from preheatd.builds import kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from preheat.errors import PreheatError
     from preheat.manifest import Manifest
     from preheat.sources.explain import SymbolReport
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
     from preheatd.plan import Decision, Plan
     from preheatd.state import Failure
     from preheatd.status import TargetStatus
+    from preheatd.troubles import Trouble
     from preheatd.warming import Warmed
 
 Json = dict[str, Any]
+_NO_TROUBLES: Mapping[int, tuple[Trouble, ...]] = {}
 
 
 def plan_answer(plan: Plan) -> Json:
@@ -54,12 +58,22 @@ def _warmed_answer(one: Warmed) -> Json:
 
 
 def status_answer(
-    targets: tuple[TargetStatus, ...], daemons: tuple[Owner, ...], store: str
+    targets: tuple[TargetStatus, ...],
+    daemons: tuple[Owner, ...],
+    store: str,
+    troubles: Mapping[int, tuple[Trouble, ...]] = _NO_TROUBLES,
 ) -> Json:
-    """``preheat status --json``."""
+    """``preheat status --json``. ``troubles``: of each daemon, by its process."""
     return {
         "store": store,
-        "daemons": [{"pid": owner.pid, "started_at": owner.started_at} for owner in daemons],
+        "daemons": [
+            {
+                "pid": owner.pid,
+                "started_at": owner.started_at,
+                "troubles": msgspec.to_builtins(troubles.get(owner.pid, ())),
+            }
+            for owner in daemons
+        ],
         "targets": [target_answer(target) for target in targets],
     }
 

@@ -24,7 +24,7 @@ from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
-from preheatd.stages import BuildFailed, Heard, Stages
+from preheatd.stages import BuildFailed, Heard, Stages, state_unusable
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
 from preheatd.uncancelled import uncancelled
@@ -78,6 +78,9 @@ class Builder:
             failed = BuildFailed(
                 kind_of(error), error.message, remedy=error.remedy, exit_code=error.exit_code
             )
+            outcome = dataclasses.replace(outcome, failure=self._failure(request, failed))
+        except OSError as error:
+            failed = state_unusable(error, self.state.path)
             outcome = dataclasses.replace(outcome, failure=self._failure(request, failed))
         return dataclasses.replace(outcome, seconds=time.monotonic() - started)
 

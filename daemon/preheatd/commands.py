@@ -14,9 +14,9 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from preheat.errors import UntrustedStoreError
+from preheat.errors import ConfigurationError, UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, beginning, events, explaining, reloading, report, warming
+from preheatd import answers, beginning, events, explaining, lost, reloading, report, warming
 from preheatd import status as statuses
 from preheatd.config import load_config
 from preheatd.doctor import examine
@@ -25,6 +25,7 @@ from preheatd.notify import Notifier
 from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
 from preheatd.signals import on_stop_signals
+from preheatd.troubles import recorded
 
 if TYPE_CHECKING:
     import signal
@@ -166,15 +167,23 @@ async def plan(options: Options, targets: tuple[str, ...]) -> int:
 
 async def status(options: Options, history: int = 0) -> int:
     """Show every target; or the last ``history`` things that happened."""
-    project = _open(options, (), create=False)
+    try:
+        project = _open(options, (), create=False)
+    except ConfigurationError:
+        # A daemon may go on with the configuration from before; whoever looks wants to know.
+        found = await asyncio.to_thread(lost.daemons_of, options.config_path, os.environ)
+        if found.daemons and not options.as_json:
+            report.print_daemons(_output(), found.daemons, found.troubles)
+        raise
     if history:
         return await _history(options, project, history)
     looked = await statuses.look(project)
     daemons, store = project.state.running_daemons(), str(project.config.store)
+    troubles = recorded(project.state)
     if options.as_json:
-        _print_json(answers.status_answer(looked, daemons, store))
+        _print_json(answers.status_answer(looked, daemons, store, troubles))
     else:
-        report.print_status(_output(), looked, daemons, store)
+        report.print_status(_output(), looked, daemons, store, troubles)
     return _exit_code(one.decision for one in looked)
 
 

@@ -90,6 +90,11 @@ class Dispatcher:
         return frozenset(self._running)
 
     @property
+    def waiting(self) -> int:
+        """How many builds wait for their turn."""
+        return len(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return not self._running and not self._waiting
@@ -190,7 +195,7 @@ class Dispatcher:
         history = self._history.setdefault(order.name, _History())
         if outcome.result == "built":
             self._history.pop(order.name)
-            await asyncio.to_thread(self._state.forget, outcome.target, outcome.environment)
+            await self._note(self._state.forget, outcome.target, outcome.environment)
         elif outcome.result == "superseded" and outcome.reasons:
             history.superseded += 1
             if history.superseded >= schedule.MAX_SUPERSEDED:
@@ -198,9 +203,17 @@ class Dispatcher:
                 outcome = _never_settles(outcome)
         if outcome.failure is not None:
             failure = await self._completed(order, outcome.failure)
-            await asyncio.to_thread(self._state.remember, failure)
+            await self._note(self._state.remember, failure)
             outcome = dataclasses.replace(outcome, failure=failure)
         return outcome
+
+    async def _note(self, write: Callable[..., None], *arguments: object) -> None:
+        """Change the notes on disk. One that cannot be written must not end the other builds."""
+        try:
+            await asyncio.to_thread(write, *arguments)
+        except OSError as error:
+            detail = f"{self._state.path} cannot be written: {error.strerror or error}."
+            self._emit(events.Event(action=events.STATE_UNWRITABLE, detail=detail))
 
     async def _completed(self, order: Order, failure: Failure) -> Failure:
         """The failure with its history, and with the sources that it stands for."""
@@ -262,6 +275,7 @@ class Dispatcher:
                 target=outcome.target,
                 environment=outcome.environment,
                 seconds=round(outcome.seconds, 3),
+                kind=outcome.failure.kind if outcome.failure else None,
                 detail=detail,
                 reasons=outcome.reasons,
             )

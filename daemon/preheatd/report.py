@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from preheatd.plan import Decision, Plan
     from preheatd.state import Failure
     from preheatd.status import TargetStatus
+    from preheatd.troubles import Trouble
     from preheatd.warming import Warmed
 
 STYLES = {
@@ -39,6 +40,7 @@ STYLES = {
     Verdict.UNTRUSTED: "bold red",
 }
 _REASONS_SHOWN = 3
+_NO_TROUBLES: Mapping[int, tuple[Trouble, ...]] = {}
 _REFRESH_PER_SECOND = 8
 # What the live table shows by itself.
 _IN_THE_PICTURE = {events.CHANGED, events.BUILD_QUEUED, events.PLANNED}
@@ -74,12 +76,15 @@ def print_warmed(console: Console, warmed: Iterable[Warmed]) -> None:
 
 
 def print_status(
-    console: Console, targets: Iterable[TargetStatus], daemons: tuple[Owner, ...], store: str
+    console: Console,
+    targets: Iterable[TargetStatus],
+    daemons: tuple[Owner, ...],
+    store: str,
+    troubles: Mapping[int, tuple[Trouble, ...]] = _NO_TROUBLES,
 ) -> None:
-    """Store, daemon, one line a target, then each failure with the end of its log."""
+    """Store, daemon and its troubles, one line a target, then each failure with the end of its log."""
     console.print(f"store   {escape(store)}", highlight=False)
-    running = ", ".join(f"process {owner.pid} since {owner.started_at}" for owner in daemons)
-    console.print(f"daemon  {running or 'not running'}", highlight=False)
+    print_daemons(console, daemons, troubles)
     table = _table("target", "verdict", "form", "built", "why")
     targets = tuple(targets)
     for one in targets:
@@ -97,6 +102,18 @@ def print_status(
             )
         if one.failure is not None:
             print_failure(console, one.decision.target, one.failure, one.log)
+
+
+def print_daemons(
+    console: Console, daemons: tuple[Owner, ...], troubles: Mapping[int, tuple[Trouble, ...]]
+) -> None:
+    """Which processes keep things warm, and what troubles them."""
+    running = ", ".join(f"process {owner.pid} since {owner.started_at}" for owner in daemons)
+    console.print(f"daemon  {running or 'not running'}", highlight=False)
+    for owner in daemons:
+        which = f" of {owner.pid}" if len(daemons) > 1 else ""
+        for one in troubles.get(owner.pid, ()):
+            console.print(Text(f"TROUBLE{which}: {one}", style="bold red"))
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:

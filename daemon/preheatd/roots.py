@@ -52,6 +52,13 @@ def watched_roots(config: Config, targets: Iterable[tuple[Root, ...]]) -> tuple[
     return minimal(_existing(root) for root in (*wanted, *parents, *own))
 
 
+def missing_roots(config: Config, targets: Iterable[tuple[Root, ...]]) -> tuple[Path, ...]:
+    """The directories of sources that are not there, and the project's own."""
+    wanted = {root.path for roots in targets for root in roots if root.recursive}
+    wanted.add(config.project)
+    return tuple(sorted(path for path in wanted if not path.is_dir()))
+
+
 def minimal(roots: Iterable[Root]) -> tuple[Root, ...]:
     """The same directories without those that lie in another one."""
     unique = set(roots)

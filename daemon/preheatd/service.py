@@ -21,8 +21,9 @@ from preheatd.dispatch import Dispatcher
 from preheatd.history import History
 from preheatd.hooks import Hooks
 from preheatd.notify import Notifier
+from preheatd.observed import Observed
 from preheatd.plan import Plan, make_plan
-from preheatd.roots import watched_roots
+from preheatd.roots import missing_roots, watched_roots
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.supervised import Supervised
 from preheatd.watch import Watcher
@@ -71,7 +72,8 @@ class Service:
         self._supervised = Supervised(
             notifier or Notifier(), self._history.heard, self._is_well, project.state
         )
-        self._emit = self._supervised.heard
+        self.observed = Observed(self._supervised.heard, project.store.layout)
+        self._emit = self.observed.heard
         self._hooks = Hooks(self._emit, project.state)
         self._drain_seconds = drain_seconds
         self._at_once = asyncio.Event()
@@ -82,7 +84,7 @@ class Service:
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._armed: tuple[Root, ...] | None = None
-        self._config_text = b""
+        self._config_text: bytes | None = b""
         self._held = 0
         self._blocked: dict[str, tuple[Reason, ...]] = {}
         self.ready = asyncio.Event()
@@ -100,6 +102,7 @@ class Service:
         """Read the configuration again and ask the interpreters again; builds that run go on."""
         self._supervised.reloading()
         self._project.inventory.doubt_environments()
+        self._config_text = None  # what it names may have come, though its text is the same
         self._reload_asked = True
         self._wanted.set()
 
@@ -109,6 +112,7 @@ class Service:
         self._config_text = _read(project.config)
         ignored = (str(project.config.store), str(project.state.path))
         self._watcher = self._make_watcher(self._emit, ignored)
+        self.observed.metrics.watch_events = lambda: self._watcher.count
         self._dispatcher = Dispatcher(
             self._build,
             project.state,
@@ -125,7 +129,8 @@ class Service:
         )
         try:
             with (
-                owned.OwnedDirectory(project.state.daemons, owner),
+                owned.OwnedDirectory(project.state.daemons, owner) as place,
+                self.observed.keeping(place),
                 on_stop_signals(self.stop),
                 on_reload_signal(self.reload),
             ):
@@ -177,11 +182,15 @@ class Service:
         while True:
             await self._watcher.wait()
             await self._settle()
+            first = self._watcher.burst().first
             hints = self._watcher.take()
             if hints.rescan or not self._watcher.is_alive or self._watcher.moved_roots(hints.paths):
                 self._armed = None
             if hints.paths:
-                self._emit(events.Event(action=events.CHANGED, detail=_count(len(hints.paths))))
+                age, detail = time.monotonic() - first, _count(len(hints.paths))
+                self._emit(
+                    events.Event(action=events.CHANGED, seconds=round(age, 4), detail=detail)
+                )
             self._wanted.set()
 
     async def _settle(self) -> None:
@@ -244,9 +253,12 @@ class Service:
         return min(waits)
 
     async def _replan(self) -> Plan:
+        began = time.monotonic()
         await self._reload_config()
         survey = await self._survey()
-        roots = await asyncio.to_thread(watched_roots, self._project.config, survey.roots)
+        config = self._project.config
+        roots = await asyncio.to_thread(watched_roots, config, survey.roots)
+        self.observed.missing(await asyncio.to_thread(missing_roots, config, survey.roots))
         if roots != self._armed:
             await self._watcher.arm(roots)
             self._armed = roots
@@ -256,7 +268,11 @@ class Service:
         self._dispatcher.stop_superseded({facts.target: facts for facts in survey.facts})
         self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build()))
         self._tell_blocked(plan)
-        self._emit(events.Event(action=events.PLANNED, detail=plan.summary()))
+        took = time.monotonic() - began
+        self._emit(
+            events.Event(action=events.PLANNED, seconds=round(took, 4), detail=plan.summary())
+        )
+        self.observed.planned(plan, self._dispatcher.waiting)
         self._supervised.planned(plan, self._dispatcher.running)
         self._planned(plan)
         return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from preheat.errors import BuildError, ProofError
+from preheat.errors import BuildError, ProofError, StoreError
 from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent
 from preheatd import events, owned
 from preheatd.clock import utc_now
@@ -31,6 +31,16 @@ class BuildFailed(Exception):
         self.message = message
         self.signal = signal
         self.fields = fields
+
+
+def state_unusable(error: OSError, path: Path) -> BuildFailed:
+    """What to say when the daemon's own files of a build cannot be written below ``path``."""
+    return BuildFailed(
+        "state_unusable",
+        f"{error.filename or path} cannot be written: {error.strerror or error}.",
+        exit_code=StoreError.exit_code,
+        remedy="Free some space, or set PREHEAT_STATE to a directory on another disk.",
+    )
 
 
 @dataclasses.dataclass
@@ -65,7 +75,7 @@ class Stages:
             arguments=(target.python, *arguments),
             cwd=target.cwd,
             environment=variables,
-            on_started=lambda pid: owned.note_group(self.work, pid),
+            on_started=self._note_group,
         )
         self.heard.phase = "start" if stage == "build" else "proof"
         await self.log.note(f"{stage} of {target.name} ({target.factory}) at {utc_now()}")
@@ -79,6 +89,13 @@ class Stages:
             ) from error
         await self.log.note(f"{stage} process {describe_status(status)}")
         self._judge(stage, status)
+
+    def _note_group(self, pid: int) -> None:
+        try:
+            owned.note_group(self.work, pid)
+        except OSError as error:
+            # Not started at all is better than left behind when this process is killed.
+            raise state_unusable(error, self.work) from error
 
     def _judge(self, stage: str, status: int) -> None:
         kind = BuildError if stage == "build" else ProofError
