@@ -74,6 +74,7 @@ class Inventory:
         self._digests = FileDigests()
         self._versions = InstalledVersions()
         self._environments: dict[str, Environment] = {}
+        self._installed: dict[str, list[Path]] | None = None
 
     async def survey(self, config: Config) -> Survey:
         """Look at everything once. One target's trouble is a fact about it, never an exception."""
@@ -103,7 +104,7 @@ class Inventory:
             ),
             *library_differences(
                 manifest.sources,
-                (*places, *installed_directories(Path(target.python))),
+                (*places, *self._libraries_of(target)),
                 self._digests,
                 self._versions,
                 only_known=True,
@@ -152,12 +153,22 @@ class Inventory:
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
         building = self._state.building()
         files = SourceFiles(self._digests)
+        self._installed = {}  # for this moment
         with self._digests.one_moment():
             looked = [
                 self._target(config, target, answers[target.name], building, files)
                 for target in config.targets
             ]
+        self._installed = None
         return Survey(tuple(facts for facts, _ in looked), tuple(roots for _, roots in looked))
+
+    def _libraries_of(self, target: Target) -> list[Path]:
+        known = self._installed
+        if known is None:
+            return installed_directories(Path(target.python))
+        if target.python not in known:
+            known[target.python] = installed_directories(Path(target.python))
+        return known[target.python]
 
     def _target(
         self,

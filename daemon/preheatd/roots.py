@@ -52,6 +52,14 @@ def watched_roots(config: Config, targets: Iterable[tuple[Root, ...]]) -> tuple[
     return minimal(_existing(root) for root in (*wanted, *parents, *own))
 
 
+def look_at_roots(
+    config: Config, targets: Iterable[tuple[Root, ...]]
+) -> tuple[tuple[Root, ...], tuple[Path, ...]]:
+    """``watched_roots`` and ``missing_roots`` in one step: both look at the disk."""
+    targets = tuple(targets)
+    return watched_roots(config, targets), missing_roots(config, targets)
+
+
 def missing_roots(config: Config, targets: Iterable[tuple[Root, ...]]) -> tuple[Path, ...]:
     """The directories of sources that are not there, and the project's own."""
     wanted = {root.path for roots in targets for root in roots if root.recursive}

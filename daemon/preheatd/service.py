@@ -23,7 +23,7 @@ from preheatd.hooks import Hooks
 from preheatd.notify import Notifier
 from preheatd.observed import Observed
 from preheatd.plan import Plan, make_plan
-from preheatd.roots import missing_roots, watched_roots
+from preheatd.roots import look_at_roots
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.supervised import Supervised
 from preheatd.watch import Watcher
@@ -256,9 +256,8 @@ class Service:
         began = time.monotonic()
         await self._reload_config()
         survey = await self._survey()
-        config = self._project.config
-        roots = await asyncio.to_thread(watched_roots, config, survey.roots)
-        self.observed.missing(await asyncio.to_thread(missing_roots, config, survey.roots))
+        roots, gone = await asyncio.to_thread(look_at_roots, self._project.config, survey.roots)
+        self.observed.missing(gone)
         if roots != self._armed:
             await self._watcher.arm(roots)
             self._armed = roots
