@@ -39,11 +39,11 @@ KINDS = (
     HOOK_FAILED,
 )
 REMEDIES = {
-    CONFIGURATION_REFUSED: "Correct the configuration; it is read again as soon as it changes.",
+    CONFIGURATION_REFUSED: "It is read again as soon as it changes.",
     PLANNING_FAILED: "The daemon tries again by itself; mend what the message names.",
     STATE_UNWRITABLE: "Free some space, or check the owner of the state directory.",
     WATCH_POLLING: "Raise the limit and restart the daemon.",
-    WATCH_GONE: "Nothing, if it comes back; else take the targets in it out of the configuration.",
+    WATCH_GONE: "It is watched again as soon as it is back.",
     CLOCK_JUMPED: "Look after the machine's clock; records from before have other times.",
     HOOK_FAILED: "Correct the command; it runs again after the next build.",
 }
