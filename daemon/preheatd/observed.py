@@ -53,10 +53,13 @@ class Observed:
     @contextlib.contextmanager
     def keeping(self, place: Path) -> Iterator[None]:
         """Inside, ``preheat status`` finds the troubles in ``place``, the daemon's own directory."""
-        with troubles.Record(place) as self._record:
-            self._record.keep(self.troubles)
-            yield
-        self._record = None
+        with troubles.Record(place) as record:
+            record.keep(self.troubles)
+            self._record = record
+            try:
+                yield
+            finally:
+                self._record = None
 
     def missing(self, gone: tuple[Path, ...]) -> None:
         """These directories are to be watched and are not there. Said once, until that changes."""

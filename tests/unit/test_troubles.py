@@ -135,3 +135,12 @@ def test_a_missing_directory_is_said_once(tmp_path: Path) -> None:
         observed.missing(gone)
     assert [one.action for one in heard] == [events.WATCH_GONE, events.WATCH_BACK]
     assert str(tmp_path) in heard[0].detail
+
+
+def test_trouble_after_the_end_is_no_error(tmp_path: Path) -> None:
+    heard: list[events.Event] = []
+    observed = Observed(heard.append, Layout(tmp_path))
+    with pytest.raises(ZeroDivisionError), observed.keeping(tmp_path):
+        raise ZeroDivisionError
+    observed.heard(event(events.CONFIG_REFUSED, "why"))
+    assert [one.kind for one in observed.troubles] == [troubles.CONFIGURATION_REFUSED]
