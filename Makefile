@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness table-lean bench-load format clean install-systemd
+.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon table-lean bench-load format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -29,6 +29,10 @@ test-gpu:
 bench-freshness: $(VENV)/installed-tests
 	$(BIN)/python tests/bench/bench_freshness.py
 	cd tests && ../$(BIN)/python -m conformance.freshness_table ../docs/freshness_table.md
+
+# What a daemon costs while it has nothing to do, and how soon it decides: docs/performance.md.
+bench-daemon: $(VENV)/installed-tests
+	$(BIN)/python tests/bench/bench_daemon.py
 
 # Which of 100 programs can be kept warm, and in which form: docs/lean.md. Takes about a quarter of an hour.
 table-lean: $(VENV)/installed-tests

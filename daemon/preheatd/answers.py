@@ -9,7 +9,7 @@ import msgspec
 from preheatd.builds import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from preheat.errors import PreheatError
     from preheat.manifest import Manifest
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from preheatd.plan import Decision, Plan
     from preheatd.state import Failure
     from preheatd.status import TargetStatus
+    from preheatd.troubles import Trouble
     from preheatd.warming import Warmed
 
 Json = dict[str, Any]
 Source = Literal["daemon", "disk"]
+_NO_TROUBLES: Mapping[int, tuple[Trouble, ...]] = {}
 
 
 def plan_answer(plan: Plan, source: Source) -> Json:
@@ -62,18 +64,34 @@ def status_answer(
     daemons: tuple[Owner, ...],
     store: str,
     source: Source,
+    troubles: Mapping[int, tuple[Trouble, ...]] = _NO_TROUBLES,
 ) -> Json:
     """``preheat status --json``, with ``target_answer`` of each target.
 
-    ``daemon``: what a daemon knows of itself, null where none was asked.
+    ``daemon``: what a daemon knows of itself, null where none was asked. ``troubles``: of each daemon, by
+    its process.
     """
     return {
         "from": source,
         "store": store,
-        "daemons": [{"pid": owner.pid, "started_at": owner.started_at} for owner in daemons],
+        "daemons": daemons_answer(daemons, troubles),
         "daemon": None,
         "targets": targets,
     }
+
+
+def daemons_answer(
+    daemons: tuple[Owner, ...], troubles: Mapping[int, tuple[Trouble, ...]]
+) -> list[Json]:
+    """The daemons that use a state directory, each with what troubles it."""
+    return [
+        {
+            "pid": owner.pid,
+            "started_at": owner.started_at,
+            "troubles": msgspec.to_builtins(troubles.get(owner.pid, ())),
+        }
+        for owner in daemons
+    ]
 
 
 def target_answer(target: TargetStatus) -> Json:

@@ -27,7 +27,7 @@ from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.politeness.processors import compile_threads, read_processors, with_compile_threads
 from preheatd.politeness.troubles import Troubles
-from preheatd.stages import BuildFailed, Heard, Stages, Superseded
+from preheatd.stages import BuildFailed, Heard, Stages, Superseded, state_unusable
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
 from preheatd.uncancelled import uncancelled
@@ -95,6 +95,9 @@ class Builder:
             failed = BuildFailed(
                 kind_of(error), error.message, remedy=error.remedy, exit_code=error.exit_code
             )
+            outcome = dataclasses.replace(outcome, failure=self._failure(request, failed))
+        except OSError as error:
+            failed = state_unusable(error, self.state.path)
             outcome = dataclasses.replace(outcome, failure=self._failure(request, failed))
         return dataclasses.replace(outcome, seconds=time.monotonic() - started)
 

@@ -15,9 +15,9 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from preheat.errors import NoDaemonError, UntrustedStoreError
+from preheat.errors import ConfigurationError, NoDaemonError, UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, beginning, events, explaining, reloading, report, warming
+from preheatd import answers, beginning, events, explaining, lost, reloading, report, warming
 from preheatd import status as statuses
 from preheatd.asking import asked, connected
 from preheatd.config import load_config
@@ -28,8 +28,9 @@ from preheatd.notify import Notifier
 from preheatd.plan import Plan
 from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
-from preheatd.shown import PlanShown, StatusShown, TargetShown
+from preheatd.shown import OwnerShown, PlanShown, StatusShown, TargetShown
 from preheatd.signals import on_stop_signals
+from preheatd.troubles import recorded
 
 if TYPE_CHECKING:
     import signal
@@ -204,7 +205,15 @@ async def plan(options: Options, targets: tuple[str, ...]) -> int:
 
 async def status(options: Options, history: int = 0) -> int:
     """Show every target; or the last ``history`` things that happened."""
-    config = load_config(options.config_path)
+    try:
+        config = load_config(options.config_path)
+    except ConfigurationError:
+        # A daemon may go on with the configuration from before; whoever looks wants to know.
+        found = await asyncio.to_thread(lost.daemons_of, options.config_path, os.environ)
+        if found.daemons and not options.as_json:
+            shown_daemons = answers.daemons_answer(found.daemons, found.troubles)
+            report.print_daemons(output(), msgspec.convert(shown_daemons, tuple[OwnerShown, ...]))
+        raise
     if history:
         return await _history(options, open_project(config, create=False), history)
     answer = await asked(config, "/v1/status") or await _look(open_project(config, create=False))
@@ -220,7 +229,8 @@ async def _look(project: Project) -> answers.Json:
     """What a daemon would answer, from the disk."""
     looked = [answers.target_answer(one) for one in await statuses.look(project)]
     daemons = await asyncio.to_thread(project.state.running_daemons)
-    return answers.status_answer(looked, daemons, str(project.config.store), "disk")
+    troubles = await asyncio.to_thread(recorded, project.state)
+    return answers.status_answer(looked, daemons, str(project.config.store), "disk", troubles)
 
 
 async def _history(options: Options, project: Project, count: int) -> int:

@@ -212,7 +212,7 @@ def _target(
     return Target(
         name=name,
         factory=own.factory,
-        python=_interpreter(own.python or table.python, where, project, environ),
+        python=_interpreter(own.python or table.python, project, environ),
         cwd=cwd,
         env=env,
         timeout=timeout,
@@ -257,19 +257,14 @@ def _parse_declared_name(file: Path, function: str) -> str | None:
         return None
 
 
-def _interpreter(written: str | None, where: str, project: Path, environ: Mapping[str, str]) -> str:
+def _interpreter(written: str | None, project: Path, environ: Mapping[str, str]) -> str:
+    """The interpreter's path. It need not be there: that is the trouble of its targets alone."""
     if written is None:
         return sys.executable
     if os.sep in written:
         # Not resolved: a virtual environment is found by the path of its symbolic link.
-        path: str | None = str(_path(project, written))
-    else:
-        path = shutil.which(written, path=environ.get("PATH"))
-    if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
-        raise ConfigurationError(
-            f"{where}: `python` is not a program that can be run: {path or written}."
-        )
-    return path
+        return str(_path(project, written))
+    return shutil.which(written, path=environ.get("PATH")) or written
 
 
 def _path(base: Path, written: str) -> Path:

@@ -18,7 +18,11 @@ class ConfigurationFile:
 
     def __init__(self, config: Config, emit: events.Emit) -> None:
         self._emit = emit
-        self._text = _read(config)
+        self._text: bytes | None = _read(config)
+
+    def doubt(self) -> None:
+        """Read it again the next time, also if its text is the same: what it names may have changed."""
+        self._text = None
 
     async def changed(self, config: Config) -> Config | None:
         """The configuration as it is now, when that is news and can be used; else None."""

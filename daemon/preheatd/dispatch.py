@@ -58,7 +58,7 @@ class Dispatcher:
         self._unconfirmed: dict[str, Order] = {}
         self._emit = emit
         self._finished = finished
-        self._memory = Memory(state, sources_state)
+        self._memory = Memory(state, emit, sources_state)
         self._waiting: dict[str, tuple[Order, schedule.Slot]] = {}
         self._running: dict[str, _Running] = {}
         self._counter = 0

@@ -32,6 +32,8 @@ TARGET_BLOCKED = "target_blocked"
 WATCH_ARMED = "watch_armed"
 WATCH_POLLING = "watch_polling"
 WATCH_OVERFLOW = "watch_overflow"
+WATCH_GONE = "watch_gone"
+WATCH_BACK = "watch_back"
 CHANGED = "changed"
 CONFIG_RELOADED = "config_reloaded"
 CONFIG_REFUSED = "config_refused"
@@ -41,6 +43,9 @@ PAUSED = "paused"
 RESUMED = "resumed"
 CONTROL_LISTENING = "control_listening"
 CONTROL_FAILED = "control_failed"
+STATE_UNWRITABLE = "state_unwritable"
+CLOCK_JUMPED = "clock_jumped"
+CLOCK_STEADY = "clock_steady"
 STOPPING = "stopping"
 UNEXPECTED = "unexpected"
 
@@ -51,19 +56,26 @@ _PROBLEMS = {
     CONFIG_REFUSED,
     CONTROL_FAILED,
     HOOK_FAILED,
+    STATE_UNWRITABLE,
+    CLOCK_JUMPED,
     UNEXPECTED,
+    WATCH_GONE,
     WATCH_POLLING,
     WATCH_OVERFLOW,
 }
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened. ``detail`` is for a person; ``seconds`` is how long it took."""
+    """One thing that happened. ``detail`` is for a person; ``seconds`` is how long it took.
+
+    ``kind``: the stable word of a build's failure.
+    """
 
     action: str
     target: str | None = None
     environment: str | None = None
     phase: str | None = None
+    kind: str | None = None
     seconds: float | None = None
     detail: str = ""
     reasons: tuple[Reason, ...] = ()
@@ -78,7 +90,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         parts = [f"{self.target}: {words}" if self.target else words]
         if self.phase:
             parts.append(self.phase)
-        if self.seconds is not None:
+        if self.seconds is not None and self.target:
             parts.append(f"{self.seconds:.1f} s")
         if self.detail:
             parts.append(f"- {self.detail}")

@@ -6,7 +6,9 @@ decided by ``preheat.sources`` alone.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,19 +27,51 @@ MAX_FILES = 50_000
 MISSING = "missing"
 
 
-def source_digests(
-    digests: FileDigests, roots: Iterable[Root], data_files: Iterable[str]
-) -> dict[str, str]:
-    """Path to digest of each Python file in ``roots`` (the first ``MAX_FILES``) and of each data file.
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """The files of a target, path to digest, and one digest of them all."""
 
-    Whatever is not a readable regular file has the digest ``MISSING``.
+    files: Mapping[str, str]
+    digest: str
+
+
+class SourceFiles:
+    """What lies in the directories of many targets at one moment.
+
+    Targets that share directories share the work: a directory is walked once.
     """
-    found = {path: digests.data(Path(path)) or MISSING for path in data_files}
-    for path in python_files(roots):
-        if len(found) >= MAX_FILES:
-            break
-        found[path] = digests.sha256(Path(path)) or MISSING
-    return found
+
+    def __init__(self, digests: FileDigests) -> None:
+        self._digests = digests
+        self._below: dict[Root, dict[str, str]] = {}
+        self._shared: dict[tuple[Root, ...], Fingerprint] = {}
+
+    def of(self, roots: Iterable[Root], data_files: Iterable[str] = ()) -> Fingerprint:
+        """Each Python file in ``roots`` (the first ``MAX_FILES``) and each data file.
+
+        Whatever is not a readable regular file has the digest ``MISSING``.
+        """
+        python = self._python(tuple(roots))
+        data = {path: self._digests.data(Path(path)) or MISSING for path in data_files}
+        if not data:
+            return python
+        return Fingerprint({**data, **python.files}, _digest([python.digest, data]))
+
+    def _python(self, roots: tuple[Root, ...]) -> Fingerprint:
+        found = self._shared.get(roots)
+        if found is None:
+            below = itertools.chain.from_iterable(self._of_root(root).items() for root in roots)
+            files = dict(itertools.islice(below, MAX_FILES))
+            found = self._shared[roots] = Fingerprint(files, _digest(files))
+        return found
+
+    def _of_root(self, root: Root) -> dict[str, str]:
+        if root not in self._below:
+            paths = itertools.islice(python_files([root]), MAX_FILES)
+            self._below[root] = {
+                path: self._digests.sha256(Path(path)) or MISSING for path in paths
+            }
+        return self._below[root]
 
 
 def python_files(roots: Iterable[Root]) -> Iterator[str]:
@@ -49,7 +83,7 @@ def python_files(roots: Iterable[Root]) -> Iterator[str]:
             yield from (f"{folder}/{file}" for file in files if file.endswith(".py"))
 
 
-def sources_state(target: Target, files: Mapping[str, str]) -> str:
+def sources_state(target: Target, sources: Fingerprint) -> str:
     """One digest of a target's files and of what its configuration says about the build."""
     configured = [
         target.factory,
@@ -61,5 +95,9 @@ def sources_state(target: Target, files: Mapping[str, str]) -> str:
         sorted(target.tolerance.items()),
         target.memory_limit,
     ]
-    data = msgspec.json.encode([configured, files], order="deterministic")
+    return _digest([configured, sources.digest])
+
+
+def _digest(value: object) -> str:
+    data = msgspec.json.encode(value, order="deterministic")
     return hashlib.sha256(data).hexdigest()[:32]

@@ -29,7 +29,7 @@ from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
 from preheatd.builds import differences, kind_of
-from preheatd.fingerprint import source_digests, sources_state
+from preheatd.fingerprint import SourceFiles, sources_state
 from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
@@ -74,6 +74,7 @@ class Inventory:
         self._digests = FileDigests()
         self._versions = InstalledVersions()
         self._environments: dict[str, Environment] = {}
+        self._installed: dict[str, list[Path]] | None = None
 
     async def survey(self, config: Config) -> Survey:
         """Look at everything once. One target's trouble is a fact about it, never an exception."""
@@ -103,7 +104,7 @@ class Inventory:
             ),
             *library_differences(
                 manifest.sources,
-                (*places, *installed_directories(Path(target.python))),
+                (*places, *self._libraries_of(target)),
                 self._digests,
                 self._versions,
                 only_known=True,
@@ -151,12 +152,23 @@ class Inventory:
 
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
         building = self._state.building()
+        files = SourceFiles(self._digests)
+        self._installed = {}  # for this moment
         with self._digests.one_moment():
             looked = [
-                self._target(config, target, answers[target.name], building)
+                self._target(config, target, answers[target.name], building, files)
                 for target in config.targets
             ]
+        self._installed = None
         return Survey(tuple(facts for facts, _ in looked), tuple(roots for _, roots in looked))
+
+    def _libraries_of(self, target: Target) -> list[Path]:
+        known = self._installed
+        if known is None:
+            return installed_directories(Path(target.python))
+        if target.python not in known:
+            known[target.python] = installed_directories(Path(target.python))
+        return known[target.python]
 
     def _target(
         self,
@@ -164,6 +176,7 @@ class Inventory:
         target: Target,
         answer: ProbeAnswer | PreheatError,
         building: frozenset[tuple[str, str]],
+        files: SourceFiles,
     ) -> tuple[TargetFacts, tuple[Root, ...]]:
         facts = TargetFacts(target=target.name, factory=target.factory, priority=target.priority)
         if isinstance(answer, ProbeAnswer):
@@ -178,7 +191,7 @@ class Inventory:
         extra = (
             data_paths(config.project, facts.manifest.sources) if facts.manifest else frozenset()
         )
-        files = source_digests(self._digests, roots, extra)
+        sources = files.of(roots, extra)
         if facts.manifest is not None and not facts.damage:
             reasons = self.check(config, facts.manifest, target)
             facts = dataclasses.replace(facts, source_reasons=reasons)
@@ -186,8 +199,8 @@ class Inventory:
             facts,
             building=(facts.target, facts.environment) in building,
             failure=facts.failure or self._state.failure(facts.target, facts.environment),
-            sources=files,
-            sources_state=sources_state(target, files),
+            sources=sources.files,
+            sources_state=sources_state(target, sources),
         )
         return facts, roots
 

@@ -20,6 +20,7 @@ from preheatd import status as statuses
 from preheatd.clock import utc_now
 from preheatd.plan import Action, Plan
 from preheatd.store_size import StoreMeter
+from preheatd.troubles import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -154,8 +155,9 @@ class LiveView:
         daemons = await asyncio.to_thread(project.state.running_daemons)
         rows = [] if seen is None else await self._rows(seen)
         store = str(project.config.store)
+        troubles = await asyncio.to_thread(recorded, project.state)
         return {
-            **answers.status_answer(rows, daemons, store, "daemon"),
+            **answers.status_answer(rows, daemons, store, "daemon", troubles),
             "daemon": self._daemon_answer(seen),
         }
 

@@ -43,7 +43,7 @@ class Operations:
     """The daemon as others see it. Errors are ``PreheatError``s, meant for whoever asked.
 
     ``reread`` makes the daemon read its configuration again and ask the interpreters again;
-    ``doubt`` the second alone.
+    ``doubt`` the second alone. ``metrics`` gives Prometheus' text format; it reads files.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Operations:
         *,
         reread: Callable[[], None],
         doubt: Callable[[], None],
+        metrics: Callable[[], bytes],
     ) -> None:
         self._view = view
         self._rounds = rounds
@@ -66,6 +67,7 @@ class Operations:
         self._emit = emit
         self._reread = reread
         self._doubt = doubt
+        self.metrics = metrics
 
     @property
     def view(self) -> LiveView:

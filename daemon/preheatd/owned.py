@@ -54,8 +54,12 @@ class OwnedDirectory:
     def __enter__(self) -> Path:
         # The lock comes first: a directory without one is free to be removed.
         self._lock.acquire()
-        self.path.mkdir(mode=0o700)
-        (self.path / _INFO_NAME).write_bytes(msgspec.json.encode(self._owner))
+        try:
+            self.path.mkdir(mode=0o700)
+            (self.path / _INFO_NAME).write_bytes(msgspec.json.encode(self._owner))
+        except OSError:
+            self.__exit__()
+            raise
         return self.path
 
     def note(self, owner: Owner) -> None:
@@ -72,6 +76,11 @@ class OwnedDirectory:
 
 def live_owners(parent: Path) -> Iterator[Owner]:
     """The owners below ``parent`` that are alive, this process included."""
+    return (owner for _, owner in live_directories(parent))
+
+
+def live_directories(parent: Path) -> Iterator[tuple[Path, Owner]]:
+    """The same with their directories."""
     for path in _directories(parent):
         lock = filelock.FileLock(f"{path}.lock", timeout=0)
         try:
@@ -79,7 +88,7 @@ def live_owners(parent: Path) -> Iterator[Owner]:
                 continue  # nobody holds it: a dead owner's
         except (filelock.Timeout, OSError):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                yield msgspec.json.decode((path / _INFO_NAME).read_bytes(), type=Owner)
+                yield path, msgspec.json.decode((path / _INFO_NAME).read_bytes(), type=Owner)
 
 
 def sweep(parent: Path) -> int:

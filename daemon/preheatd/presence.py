@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +12,9 @@ import msgspec
 from preheatd import owned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from preheatd.config import Config
     from preheatd.live_view import LiveView
     from preheatd.operations import Listening
@@ -19,10 +23,16 @@ if TYPE_CHECKING:
 class Presence:
     """An asynchronous context manager: inside, the daemon of ``view`` can be found and asked.
 
-    ``control``: where questions arrive; None for a daemon that cannot be asked.
+    ``control``: where questions arrive; None for a daemon that cannot be asked. ``keeping``: entered with
+    the daemon's own directory, for as long as that is there.
     """
 
-    def __init__(self, view: LiveView, control: Listening | None) -> None:
+    def __init__(
+        self,
+        view: LiveView,
+        control: Listening | None,
+        keeping: Callable[[Path], contextlib.AbstractContextManager[None]],
+    ) -> None:
         self._view = view
         self._control = control
         config = view.project.config
@@ -32,11 +42,14 @@ class Presence:
             started_at=view.started_at,
             configuration=str(config.file),
         )
+        self._keeping = keeping
+        self._inside = contextlib.ExitStack()
         self._directory = owned.OwnedDirectory(view.project.state.daemons, self._owner)
 
     async def __aenter__(self) -> Self:
-        self._directory.__enter__()
+        place = self._inside.enter_context(self._directory)
         try:
+            self._inside.enter_context(self._keeping(place))
             await self.apply(self._view.project.config)
         except BaseException:
             await self.__aexit__()
@@ -45,7 +58,7 @@ class Presence:
 
     async def __aexit__(self, *exception: object) -> None:
         # In this order nobody finds a daemon whose socket is closed.
-        self._directory.__exit__()
+        self._inside.close()
         if self._control is not None:
             await self._control.close()
 

@@ -51,13 +51,18 @@ class _History:
 class Memory:
     """Remembers how builds ended, in the state directory and for as long as this process lives.
 
-    ``sources_state`` says what the sources of a target are now, for failures during which they moved.
+    ``emit`` is told when the directory cannot be written. ``sources_state`` says what the sources of a
+    target are now, for failures during which they moved.
     """
 
     def __init__(
-        self, state: State, sources_state: Callable[[str], Awaitable[str]] | None = None
+        self,
+        state: State,
+        emit: events.Emit,
+        sources_state: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         self._state = state
+        self._emit = emit
         self._sources_state = sources_state
         self._history: dict[str, _History] = {}
         self._untried: dict[str, Manifest | None] = {}
@@ -83,7 +88,7 @@ class Memory:
         history = self._history.setdefault(order.name, _History())
         if outcome.result == "built":
             self._history.pop(order.name)
-            await asyncio.to_thread(self._state.forget, outcome.target, outcome.environment)
+            await self._note(self._state.forget, outcome.target, outcome.environment)
         elif outcome.result == "superseded" and outcome.reasons:
             history.superseded += 1
             if history.superseded >= schedule.MAX_SUPERSEDED:
@@ -91,9 +96,17 @@ class Memory:
                 outcome = _never_settles(outcome)
         if outcome.failure is not None:
             failure = await self._completed(order, outcome.failure)
-            await asyncio.to_thread(self._state.remember, failure)
+            await self._note(self._state.remember, failure)
             outcome = dataclasses.replace(outcome, failure=failure)
         return outcome
+
+    async def _note(self, write: Callable[..., None], *arguments: object) -> None:
+        """Change the notes on disk. One that cannot be written must not end the other builds."""
+        try:
+            await asyncio.to_thread(write, *arguments)
+        except OSError as error:
+            detail = f"{self._state.path} cannot be written: {error.strerror or error}."
+            self._emit(events.Event(action=events.STATE_UNWRITABLE, detail=detail))
 
     async def _completed(self, order: Order, failure: Failure) -> Failure:
         """The failure with its history, and with the sources that it stands for."""
@@ -130,6 +143,7 @@ def told(outcome: Outcome, *, confirm: bool) -> events.Event:
         target=outcome.target,
         environment=outcome.environment,
         seconds=round(outcome.seconds, 3),
+        kind=outcome.failure.kind if outcome.failure else None,
         detail=detail,
         reasons=outcome.reasons,
     )

@@ -17,7 +17,7 @@ from preheatd import events
 from preheatd.answers import form_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from preheatd.findings import Finding
     from preheatd.history import Entry
     from preheatd.plan import Decision, Plan
-    from preheatd.shown import DaemonShown, FailureShown, StatusShown
+    from preheatd.shown import DaemonShown, FailureShown, OwnerShown, StatusShown
     from preheatd.state import Failure
     from preheatd.warming import Warmed
 
@@ -75,8 +75,7 @@ def print_warmed(console: Console, warmed: Iterable[Warmed]) -> None:
 def print_status(console: Console, status: StatusShown) -> None:
     """Store, daemon, one line a target, then each failure with the end of its log."""
     console.print(f"store   {escape(status.store)}", highlight=False)
-    running = ", ".join(f"process {one.pid} since {one.started_at}" for one in status.daemons)
-    console.print(f"daemon  {running or 'not running'}", highlight=False)
+    print_daemons(console, status.daemons)
     if status.daemon is not None:
         for label, text in daemon_lines(status.daemon):
             console.print(f"        {label}: {escape(text)}", highlight=False)
@@ -108,6 +107,16 @@ def daemon_lines(daemon: DaemonShown) -> list[tuple[str, str]]:
         ("waiting", ", ".join(daemon.queue)),
     ]
     return [(label, text) for label, text in lines if text]
+
+
+def print_daemons(console: Console, daemons: Sequence[OwnerShown]) -> None:
+    """Which processes keep things warm, and what troubles them."""
+    running = ", ".join(f"process {one.pid} since {one.started_at}" for one in daemons)
+    console.print(f"daemon  {running or 'not running'}", highlight=False)
+    for one in daemons:
+        which = f" of {one.pid}" if len(daemons) > 1 else ""
+        for trouble in one.troubles:
+            console.print(Text(f"TROUBLE{which}: {trouble}", style="bold red"))
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:

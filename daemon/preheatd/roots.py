@@ -52,6 +52,21 @@ def watched_roots(config: Config, targets: Iterable[tuple[Root, ...]]) -> tuple[
     return minimal(_existing(root) for root in (*wanted, *parents, *own))
 
 
+def look_at_roots(
+    config: Config, targets: Iterable[tuple[Root, ...]]
+) -> tuple[tuple[Root, ...], tuple[Path, ...]]:
+    """``watched_roots`` and ``missing_roots`` in one step: both look at the disk."""
+    targets = tuple(targets)
+    return watched_roots(config, targets), missing_roots(config, targets)
+
+
+def missing_roots(config: Config, targets: Iterable[tuple[Root, ...]]) -> tuple[Path, ...]:
+    """The directories of sources that are not there, and the project's own."""
+    wanted = {root.path for roots in targets for root in roots if root.recursive}
+    wanted.add(config.project)
+    return tuple(sorted(path for path in wanted if not path.is_dir()))
+
+
 def minimal(roots: Iterable[Root]) -> tuple[Root, ...]:
     """The same directories without those that lie in another one."""
     unique = set(roots)

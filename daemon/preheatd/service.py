@@ -26,13 +26,14 @@ from preheatd.hooks import Hooks
 from preheatd.kicks import Kicks
 from preheatd.live_view import LiveView, Seen
 from preheatd.notify import Notifier
+from preheatd.observed import Observed
 from preheatd.operations import Listening, Operations
 from preheatd.own_output import output_files
 from preheatd.pauses import Pauses
 from preheatd.plan import Plan, make_plan
 from preheatd.politeness.gate import Gate
 from preheatd.presence import Presence
-from preheatd.roots import watched_roots
+from preheatd.roots import look_at_roots
 from preheatd.rounds import Rounds
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.supervised import Supervised
@@ -88,14 +89,15 @@ class Service:
         self._supervised = Supervised(
             notifier or Notifier(), listeners, self._is_well, project.state, self.pauses
         )
-        self._emit = self._supervised.heard
+        self.observed = Observed(self._supervised.heard, project.store.layout)
+        self._emit = self.observed.heard
         self._wanted = asyncio.Event()
         self._rounds = Rounds(self._wanted.set)
         self._hooks = Hooks(self._emit, project.state)
         self._blocked = Blocked(self._emit)
         self._configuration = ConfigurationFile(project.config, self._emit)
         control = listen(self._operations(), self._emit) if listen else None
-        self._presence = Presence(self._view, control)
+        self._presence = Presence(self._view, control, self.observed.keeping)
         self._drain_seconds = drain_seconds
         self._at_once = asyncio.Event()
         self._reload_asked = False
@@ -121,6 +123,7 @@ class Service:
         """Read the configuration again and ask the interpreters again; builds that run go on."""
         self._supervised.reloading()
         self._project.inventory.doubt_environments()
+        self._config_text = None  # what it names may have come, though its text is the same
         self._reload_asked = True
         self._wanted.set()
 
@@ -129,6 +132,8 @@ class Service:
         project = self._project
         ignored = (str(project.config.store), str(project.state.path), *output_files())
         self._watcher = self._make_watcher(self._emit, ignored)
+        self.observed.metrics.watch_events = lambda: self._watcher.count
+        self.observed.metrics.paused = lambda: bool(self.pauses)
         self._gate = Gate(
             project.config.politeness, self._emit, pauses=self.pauses, troubles=project.troubles
         )
@@ -165,6 +170,7 @@ class Service:
             self._emit,
             reread=self.reload,
             doubt=self._project.inventory.doubt_environments,
+            metrics=self.observed.metrics.render,
         )
 
     async def _run_tasks(self) -> None:
@@ -207,11 +213,15 @@ class Service:
         while True:
             await self._watcher.wait()
             await until_settled(self._watcher, self._project.config.project)
+            first = self._watcher.burst().first
             hints = self._watcher.take()
             if hints.rescan or not self._watcher.is_alive or self._watcher.moved_roots(hints.paths):
                 self._armed = None
             if hints.paths:
-                self._emit(events.Event(action=events.CHANGED, detail=_count(len(hints.paths))))
+                age, detail = time.monotonic() - first, _count(len(hints.paths))
+                self._emit(
+                    events.Event(action=events.CHANGED, seconds=round(age, 4), detail=detail)
+                )
             self._wanted.set()
 
     async def _keep_planning(self) -> None:
@@ -251,6 +261,9 @@ class Service:
         return schedule.seconds_to_next(plan, running, time.time(), self._rescan_seconds)
 
     async def _replan(self, *, reload: bool) -> Plan:
+        asked = time.monotonic()
+        if reload:
+            self._configuration.doubt()
         new = await self._configuration.changed(self._project.config)
         if new is not None:
             self._project = self._project.with_config(new)
@@ -260,7 +273,8 @@ class Service:
             await self._presence.apply(self._project.config)
         kicks, began = self._kicks.asked, time.monotonic()
         survey = await self._survey()
-        roots = await asyncio.to_thread(watched_roots, self._project.config, survey.roots)
+        roots, gone = await asyncio.to_thread(look_at_roots, self._project.config, survey.roots)
+        self.observed.missing(gone)
         if roots != self._armed:
             await self._watcher.arm(roots)
             self._armed = roots
@@ -276,7 +290,9 @@ class Service:
         self._kicks.planned(plan, kicks)
         self._blocked.planned(plan)
         self._view.planned(Seen(project=self._project, survey=survey, plan=plan, began=began))
-        self._emit(events.Event(action=events.PLANNED, detail=plan.summary()))
+        took = round(time.monotonic() - asked, 4)
+        self._emit(events.Event(action=events.PLANNED, seconds=took, detail=plan.summary()))
+        self.observed.planned(plan, len(self._dispatcher.waiting))
         self._supervised.planned(plan, self._dispatcher.running)
         self._planned(plan)
         return plan

@@ -10,6 +10,7 @@ from preheat.verdict import Reason, Verdict
 from preheatd.live_view import Building
 from preheatd.pauses import Pause
 from preheatd.plan import Action, Decision
+from preheatd.troubles import Trouble
 
 
 class FailureShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +58,11 @@ class TargetShown(DecisionShown, frozen=True, kw_only=True):
 
 
 class OwnerShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon that uses the same state directory."""
+    """A daemon that uses the same state directory, and what troubles it."""
 
     pid: int
     started_at: str
+    troubles: tuple[Trouble, ...] = ()
 
 
 class WatchShown(msgspec.Struct, frozen=True, kw_only=True):

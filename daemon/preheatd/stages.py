@@ -6,7 +6,7 @@ import dataclasses
 import signal
 from typing import TYPE_CHECKING
 
-from preheat.errors import BuildError, ProofError
+from preheat.errors import BuildError, ProofError, StoreError
 from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent, UnfitEvent
 from preheatd import events, owned
 from preheatd.clock import utc_now
@@ -50,6 +50,16 @@ class Superseded(Exception):
 
 class UnfitToFork(Exception):
     """What a forked process did says nothing, for what it says itself."""
+
+
+def state_unusable(error: OSError, path: Path) -> BuildFailed:
+    """What to say when the daemon's own files of a build cannot be written below ``path``."""
+    return BuildFailed(
+        "state_unusable",
+        f"{error.filename or path} cannot be written: {error.strerror or error}.",
+        exit_code=StoreError.exit_code,
+        remedy="Free some space, or set PREHEAT_STATE to a directory on another disk.",
+    )
 
 
 @dataclasses.dataclass
@@ -112,7 +122,11 @@ class Stages:
         self._judge(stage, status)
 
     def _started(self, group: int) -> None:
-        owned.note_group(self.work, group)
+        try:
+            owned.note_group(self.work, group)
+        except OSError as error:
+            # Not started at all is better than left behind when this process is killed.
+            raise state_unusable(error, self.work) from error
         for trouble in give_way(group, self.politeness):
             self.troubles.tell(self.emit, trouble)
 

@@ -86,9 +86,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The state directory of one project or service."""
+    """The state directory of one project or service.
+
+    A failure that cannot be written, on a full disk, is known to this object for as long as it lives.
+    """
 
     path: Path
+    _unwritten: dict[tuple[str, str], Failure] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def prepare(self) -> None:
         """Make the directory, private to its owner. Raises ``StoreError``."""
@@ -129,14 +135,19 @@ class State:
 
     def failure(self, target: str, environment: str) -> Failure | None:
         """The remembered failure, or None; a damaged record counts as none."""
-        return read_record(self._failure(target, environment), Failure)
+        unwritten = self._unwritten.get((target, environment))
+        return unwritten or read_record(self._failure(target, environment), Failure)
 
     def remember(self, failure: Failure) -> None:
-        """Keep a failure, in the place of the one before."""
-        write_record(self._failure(failure.target, failure.environment), failure)
+        """Keep a failure, in the place of the one before. Raises ``OSError``; then it is kept here alone."""
+        key = failure.target, failure.environment
+        self._unwritten[key] = failure
+        write_record(self._failure(*key), failure)
+        del self._unwritten[key]
 
     def forget(self, target: str, environment: str) -> None:
-        """Drop what is remembered about a target, because it was built."""
+        """Drop what is remembered about a target, because it was built. Raises ``OSError``."""
+        self._unwritten.pop((target, environment), None)
         self._failure(target, environment).unlink(missing_ok=True)
 
     def published(self, target: str, environment: str) -> tuple[str, ...]:
@@ -145,10 +156,14 @@ class State:
         return found.manifests if found else ()
 
     def note_published(self, target: str, environment: str, manifest: str) -> None:
-        """Remember a manifest that was published, again or for the first time."""
+        """Remember a manifest that was published, again or for the first time.
+
+        Where that cannot be written, undoing an edit costs a build, and nothing else.
+        """
         before = (one for one in self.published(target, environment) if one != manifest)
         kept = (manifest, *before)[:_PUBLISHED_KEPT]
-        write_record(self._published(target, environment), Published(kept))
+        with contextlib.suppress(OSError):
+            write_record(self._published(target, environment), Published(kept))
 
     def note_withdrawn(self, target: str, environment: str, manifest: str) -> None:
         """Forget a manifest: its package turned out to be wrong."""

@@ -77,7 +77,9 @@ class Supervised:
 
     def reloaded(self) -> None:
         """It was read, and the plan was made with it, or with the one from before. Writes a file."""
-        reloading.give_answer(self._state, refused=self._refused)
+        # On a full disk nobody gets an answer; the daemon goes on.
+        with contextlib.suppress(OSError):
+            reloading.give_answer(self._state, refused=self._refused)
         self._notifier.ready()
         self._tell_status()
 

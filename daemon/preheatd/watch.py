@@ -79,7 +79,8 @@ class Watcher:
     """Watches directories and collects hints; ``wait`` returns when there are some.
 
     ``native`` and ``polling`` make observers; ``native`` is given what to call when a watch could not
-    be placed. ``ignored``: directories whose events do not matter, such as the store.
+    be placed. ``ignored``: directories whose events do not matter, such as the store. ``count``: how
+    many touched paths were heard of so far.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Watcher:
         self._paths: set[str] = set()
         self._first = self._latest = 0.0
         self._rescan = False
+        self.count = 0
         self._limit: OSError | None = None
         self._observers: list[BaseObserver] = []
         self._roots: tuple[Root, ...] = ()
@@ -248,6 +250,7 @@ class Watcher:
 
     def _hear(self, path: str) -> None:
         self._latest = self._clock()
+        self.count += 1
         if not self._heard.is_set():
             self._first = self._latest
             self._heard.set()

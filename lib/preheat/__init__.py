@@ -14,7 +14,7 @@ from preheat.policy import PreheatWarning
 from preheat.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
-    from preheat.loaded import LoadReport
+    from preheat.loaded import LoadReport, Statistics, statistics
     from preheat.spec import Example, Spec, target
     from preheat.store import DiskStore, MemoryStore, Store
     from preheat.worker import load
@@ -28,9 +28,11 @@ __all__ = [
     "PreheatWarning",
     "Reason",
     "Spec",
+    "Statistics",
     "Store",
     "Verdict",
     "load",
+    "statistics",
     "target",
 ]
 
@@ -40,8 +42,10 @@ _LATER = {
     "LoadReport": "preheat.loaded",
     "MemoryStore": "preheat.store",
     "Spec": "preheat.spec",
+    "Statistics": "preheat.loaded",
     "Store": "preheat.store",
     "load": "preheat.worker",
+    "statistics": "preheat.loaded",
     "target": "preheat.spec",
 }
 

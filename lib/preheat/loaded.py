@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from preheat.errors import MissError
@@ -30,6 +32,74 @@ class LoadReport:
     manifest: str | None = None
     misses: int = 0
     frames_compiled: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """What this process has loaded so far, one it was forked from included.
+
+    ``loads``: how many loads ended so, by form and verdict of their report; the form is ``error`` for
+    those that raised ``MissError``. ``load_seconds``: the time inside of ``load``, by form.
+    ``frames_compiled`` must stay 0: frames that no package covered and that were compiled here.
+    ``misses``: all frames that none covered. ``first_calls_failed``: packages that were taken away
+    because their first call failed.
+    """
+
+    loads: dict[tuple[str, Verdict], int]
+    load_seconds: dict[str, float]
+    frames_compiled: int
+    misses: int
+    first_calls_failed: int
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.now = Statistics({}, {}, 0, 0, 0)
+
+
+_counts = _Counts()
+
+
+def _forked() -> None:
+    # The lock may have been another thread's, which the child does not have.
+    _counts.turn = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def statistics() -> Statistics:
+    """What this process has loaded so far; a copy. Safe for threads."""
+    with _counts.turn:
+        now = _counts.now
+        return dataclasses.replace(now, loads=dict(now.loads), load_seconds=dict(now.load_seconds))
+
+
+def count_load(form: str, verdict: Verdict, seconds: float) -> None:
+    """A load ended."""
+    with _counts.turn:
+        now = _counts.now
+        now.loads[form, verdict] = now.loads.get((form, verdict), 0) + 1
+        now.load_seconds[form] = now.load_seconds.get(form, 0.0) + seconds
+
+
+def count_miss(report: LoadReport, *, compiled: bool) -> None:
+    """A frame was covered by no variant of a loaded package, and is compiled here or not."""
+    report.misses += 1
+    report.frames_compiled += compiled
+    _add(misses=1, frames_compiled=int(compiled))
+
+
+def _add(misses: int = 0, frames_compiled: int = 0, first_calls_failed: int = 0) -> None:
+    with _counts.turn:
+        now = _counts.now
+        _counts.now = dataclasses.replace(
+            now,
+            misses=now.misses + misses,
+            frames_compiled=now.frames_compiled + frames_compiled,
+            first_calls_failed=now.first_calls_failed + first_calls_failed,
+        )
 
 
 class Runner:
@@ -61,6 +131,7 @@ class Runner:
             reason = Reason(
                 kind="first_call_failed", detail=f"{type(error).__name__}: {error}"[:500]
             )
+            _add(first_calls_failed=1)
             self.run = self._fall_back(reason)
             return self.run(*args, **kwargs)
         self.run = run

@@ -29,7 +29,7 @@ from preheat.errors import (
 from preheat.formats import other_format
 from preheat.forms import FormOpener, install_form, plainly_compiled, with_grad
 from preheat.live import live_differences
-from preheat.loaded import LoadReport, Runner, wrap
+from preheat.loaded import LoadReport, Runner, count_load, count_miss, wrap
 from preheat.manifest import environment_digest
 from preheat.policy import OnMiss, resolve_on_miss, resolve_wait_seconds, say_once
 from preheat.sources.check import check
@@ -115,8 +115,12 @@ def load(
         time.sleep(_POLL_SECONDS)
     if runner is None:
         assert unusable is not None
+        if policy == "error":
+            count_load("error", unusable.verdict, time.perf_counter() - began)
         runner = _without_package(target, fn, policy, unusable)
-    runner.report.load_seconds = time.perf_counter() - began
+    report = runner.report
+    report.load_seconds = time.perf_counter() - began
+    count_load(report.form, report.verdict, report.load_seconds)
     return wrap(fn, runner)
 
 
@@ -294,7 +298,7 @@ def _runner(
 
 def _decide(report: LoadReport, policy: OnMiss, symbol: str, why: str) -> str:
     """What happens to a call that no variant covers; counts it."""
-    report.misses += 1
+    count_miss(report, compiled=policy not in ("error", "eager"))
     reason = Reason(kind="call_not_covered", symbol=symbol, detail=why)
     if policy == "error":
         raise MissError(
@@ -302,10 +306,7 @@ def _decide(report: LoadReport, policy: OnMiss, symbol: str, why: str) -> str:
         )
     what = "runs this call without compilation" if policy == "eager" else "compiles this call"
     say_once(report.target, what, (reason,))
-    if policy == "eager":
-        return "eager"
-    report.frames_compiled += 1
-    return "compile"
+    return "eager" if policy == "eager" else "compile"
 
 
 def _without_package(target: str, fn: Any, policy: OnMiss, unusable: Unusable) -> Runner:

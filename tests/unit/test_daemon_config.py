@@ -95,7 +95,6 @@ def test_the_name_that_the_factory_declares_counts(tmp_path: Path) -> None:
         ('[[target]]\nfactory = "a:b"\ndevice = "tpu"', ["`target[0].device`", "tpu"]),
         ('[[target]]\nname = "x"', ["`target[0]`", "`factory`"]),
         ('[[target]]\nfactory = "a:b"\nname = "../x"', ["`target[0]`", "'../x'"]),
-        ('[[target]]\nfactory = "a:b"\npython = "./nothing"', ["`target[0]`", "`python`"]),
         ('[[target]]\nfactory = "a:b"\ncwd = "nothing"', ["`target[0]`", "`cwd`"]),
         ('[[target]]\nfactory = "a:b"\nenv = { A = 1 }', ["`target[0].env", "got `int`"]),
         ('[[target]]\nfactory = "a:b"\nenv = { "A=B" = "1" }', ["`env`", "'A=B'"]),
@@ -113,6 +112,16 @@ def test_bad_input_names_file_and_key(tmp_path: Path, text: str, words: list[str
     assert all(word in message for word in [str(tmp_path / "preheat.toml"), *words]), message
     assert "\n" not in message
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("written", "path"), [("./nothing", "nothing"), ("nothing-3.11", "")])
+def test_an_interpreter_that_is_missing_is_the_trouble_of_its_targets(
+    tmp_path: Path, written: str, path: str
+) -> None:
+    """A configuration that cannot be used would stop the others."""
+    target = f'[[target]]\nfactory = "a:b"\npython = "{written}"'
+    config = load(tmp_path, f'targets = ["c:d"]\n{target}')
+    assert config.targets[1].python == (str(tmp_path / path) if path else written)
 
 
 def test_a_table_in_pyproject(tmp_path: Path) -> None:

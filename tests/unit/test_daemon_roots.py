@@ -11,7 +11,7 @@ from preheat.sources.files import FileDigests
 from preheatd import mounts, surroundings
 from preheatd.caches import CompilerCaches
 from preheatd.config import Config, Target
-from preheatd.fingerprint import MISSING, source_digests, sources_state
+from preheatd.fingerprint import MISSING, SourceFiles, python_files, sources_state
 from preheatd.roots import Root, minimal, source_files, target_roots, watched_roots
 
 if TYPE_CHECKING:
@@ -95,17 +95,38 @@ def test_the_state_of_sources_follows_content(project: Path) -> None:
     target = config(project).targets[0]
     data = [str(project / "data" / "d.json")]
 
-    before = source_digests(digests, roots, data)
-    assert set(before) == {str(project / "app" / "file.py"), *data}
-    assert before[data[0]] == MISSING
+    before = SourceFiles(digests).of(roots, data)
+    assert set(before.files) == {str(project / "app" / "file.py"), *data}
+    assert before.files[data[0]] == MISSING
 
     (project / "app" / "file.py").write_text("x = 2")
-    after = source_digests(digests, roots, data)
+    after = SourceFiles(digests).of(roots, data)
     assert sources_state(target, before) != sources_state(target, after)
 
     (project / "app" / "file.py").write_text("x = 1")
-    again = source_digests(digests, roots, data)
+    again = SourceFiles(digests).of(roots, data)
     assert sources_state(target, before) == sources_state(target, again)
+
+    (project / "data").mkdir(exist_ok=True)
+    (project / "data" / "d.json").write_text("{}")
+    with_data = SourceFiles(digests).of(roots, data)
+    assert sources_state(target, with_data) != sources_state(target, again)
+
+
+def test_targets_that_share_a_directory_share_the_walk(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = []
+    monkeypatch.setattr(
+        "preheatd.fingerprint.python_files",
+        lambda roots: walked.extend(roots) or python_files(roots),
+    )
+    app, other = Root(project / "app", True), Root(project, False)
+    files = SourceFiles(FileDigests())
+    first, second, third = files.of([app]), files.of([app]), files.of([app, other])
+    assert first == second
+    assert set(first.files) <= set(third.files)
+    assert walked == [app, other]
 
 
 MOUNTS = r"""

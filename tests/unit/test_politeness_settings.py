@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from preheat.errors import ConfigurationError
 from preheatd.config import Config, load_config
-from preheatd.fingerprint import sources_state
+from preheatd.fingerprint import Fingerprint, sources_state
 from preheatd.politeness.settings import Politeness, bytes_text, parse_bytes
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ def test_a_build_that_is_asked_for_does_not_pause() -> None:
 def test_another_limit_is_another_chance(tmp_path: Path) -> None:
     """A target that failed is tried at once when its limit of memory was changed, and only then."""
     states = [
-        sources_state(load(tmp_path, f"[politeness]\n{text}").targets[0], {"a.py": "1"})
+        sources_state(
+            load(tmp_path, f"[politeness]\n{text}").targets[0], Fingerprint({"a.py": "1"}, "1")
+        )
         for text in ('memory_limit = "1GiB"', 'memory_limit = "2GiB"', 'memory_limit = "1024MiB"')
     ]
     assert states[0] == states[2] != states[1]

@@ -165,8 +165,8 @@ def _print_table(console: Console, columns: Sequence[str], rows: Rows) -> None:
 PAGE_HEADER = """\
 # Performance
 
-Every figure on this page was measured by `preheat bench load`, which wrote the page as
-well; the command of each part is given with it. What the columns mean is said in
+Every figure on this page was measured by the command that is given with it. `preheat bench load`
+wrote all parts but that of the daemon; what its columns mean is said in
 [cli.md](cli.md#preheat-bench-load).
 
 """

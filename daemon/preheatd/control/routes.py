@@ -20,8 +20,6 @@ from preheatd.control.refusals import RequestError, UnknownTargetError
 from preheatd.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from preheatd.control.stream import Follower
     from preheatd.operations import Operations
 
@@ -81,11 +79,10 @@ ADDRESSES = (
 
 
 class Routes:
-    """The handlers. ``render_metrics`` gives Prometheus' text format."""
+    """The handlers."""
 
-    def __init__(self, operations: Operations, render_metrics: Callable[[], bytes]) -> None:
+    def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._render_metrics = render_metrics
 
     def table(self) -> list[web.RouteDef]:
         """Each address with its handler."""
@@ -97,10 +94,9 @@ class Routes:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """For Prometheus."""
+        body = await asyncio.to_thread(self._operations.metrics)
         # Its type has a version, which ``content_type`` does not take.
-        return web.Response(
-            body=self._render_metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(self, request: web.Request) -> web.Response:
         """Everything in short, from memory."""

@@ -20,7 +20,6 @@ from aiohttp import web
 from preheat.errors import PreheatError
 from preheatd import answers, events
 from preheatd.control import activation, sockets
-from preheatd.control.gauges import render_gauges
 from preheatd.control.guard import Guard, read_token
 from preheatd.control.refusals import ForbiddenError, ListenError, RequestError, status_of
 from preheatd.control.routes import MAX_BODY_BYTES, Routes, json_response
@@ -43,7 +42,7 @@ class Server:
     """Where a daemon can be asked; ``preheatd.operations.Listening``.
 
     ``handed``: sockets that the service manager opened; they take the place of those that the
-    configuration names. ``render_metrics`` gives Prometheus' text format.
+    configuration names.
     """
 
     def __init__(
@@ -53,13 +52,12 @@ class Server:
         *,
         handed: tuple[socket.socket, ...] = (),
         environ: Mapping[str, str] | None = None,
-        render_metrics: Callable[[], bytes] | None = None,
     ) -> None:
         self._operations = operations
         self._emit = emit
         self._handed = handed
         self._environ = os.environ if environ is None else environ
-        self._routes = Routes(operations, render_metrics or render_gauges(operations))
+        self._routes = Routes(operations)
         self._wanted: Control | None = None
         self._trouble = False
         self._path = ""
