@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
 
 from preheat.errors import ConfigurationError, NoDaemonError, UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, beginning, events, explaining, lost, reloading, report, warming
+from preheatd import answers, beginning, events, lost, reloading, warming
 from preheatd import status as statuses
 from preheatd.asking import asked, connected
 from preheatd.config import load_config
 from preheatd.control.activation import inherited
 from preheatd.doctor import examine
 from preheatd.history import History, last_build_seconds, last_entries
+from preheatd.later import later
 from preheatd.notify import Notifier
 from preheatd.plan import Plan
 from preheatd.project import only_daemon, open_project
@@ -36,10 +35,17 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Coroutine, Iterable, Mapping
 
+    from rich.console import Console
+
+    from preheatd import explaining, report
     from preheatd.operations import Listening, Operations
     from preheatd.plan import Decision
     from preheatd.project import Project
     from preheatd.service import Listen
+
+else:
+    # They draw with rich, which takes megabytes; a service prints lines alone.
+    explaining, report = later("preheatd.explaining"), later("preheatd.report")
 
 STALE_EXIT_CODE = 3
 _PIPE_COLUMNS = 400
@@ -60,7 +66,7 @@ async def warm(options: Options, targets: tuple[str, ...]) -> int:
     # Progress is for people; with --json standard output belongs to the answer.
     stopped: list[signal.Signals] = []
     with (
-        _report(Console(stderr=True), quiet=options.as_json) as progress,
+        _report(errors=True, quiet=options.as_json) as progress,
         History(project.state, progress.emit) as history,
     ):
         warmed = await _until_stopped(warming.warm(project, history.heard), stopped)
@@ -100,7 +106,7 @@ async def watch(options: Options) -> int:
         await Service(project, _print_event, listen=listen).run()
         return 0
     last = await asyncio.to_thread(last_build_seconds, project.state)
-    with _report(Console(), last_seconds=last) as progress:
+    with _report(last_seconds=last) as progress:
         await Service(project, progress.emit, planned=progress.planned, listen=listen).run()
     return 0
 
@@ -156,7 +162,7 @@ async def reload(options: Options, seconds: float) -> int:
         print_json(answer)
     else:
         text = f"process {answer['pid']} has read {answer['configuration']}"
-        output().print(escape(text), highlight=False)
+        say(text)
     return 0
 
 
@@ -166,15 +172,13 @@ def init(options: Options) -> int:
     if options.as_json:
         print_json({"configuration": str(file), **msgspec.to_builtins(found)})
         return 0
-    console = output()
-    console.print(escape(f"wrote {file}"), highlight=False)
+    say(f"wrote {file}")
     for name, place in found.factories.items():
-        console.print(escape(f"  target {name} ({place.file}, line {place.line})"), highlight=False)
+        say(f"  target {name} ({place.file}, line {place.line})")
     for place in found.compiled:
-        text = f"  torch.compile is used in {place.file}, line {place.line}"
-        console.print(escape(text), highlight=False)
+        say(f"  torch.compile is used in {place.file}, line {place.line}")
     if not found.factories:
-        console.print("No function is marked with @preheat.target yet: see docs/targets.md.")
+        say("No function is marked with @preheat.target yet: see docs/targets.md.")
     return 0
 
 
@@ -290,16 +294,25 @@ def exit_code(decisions: Iterable[Decision]) -> int:
 
 def output() -> Console:
     """Standard output; lines that go to a file or another program are not wrapped at 80."""
+    from rich.console import Console
+
     console = Console()
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
+def say(text: str) -> None:
+    """Print a line as it is."""
+    output().print(text, markup=False, highlight=False)
+
+
 def _report(
-    console: Console, *, quiet: bool = False, last_seconds: Mapping[str, float] | None = None
+    *, errors: bool = False, quiet: bool = False, last_seconds: Mapping[str, float] | None = None
 ) -> report.LiveReport | report.PlainReport:
-    if quiet:
-        return report.PlainReport(Console(quiet=True))
-    if not console.is_terminal:
+    """What shows progress, on standard error with ``errors``."""
+    from rich.console import Console
+
+    console = Console(stderr=errors, quiet=quiet)
+    if quiet or not console.is_terminal:
         return report.PlainReport(console)
     return report.LiveReport(console, last_seconds)
 

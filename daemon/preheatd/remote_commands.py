@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 
 from preheat.errors import NoDaemonError, WaitTimeoutError
-from preheatd import answers, commands, events, report, waiting
+from preheatd import answers, commands, events, waiting
 from preheatd import status as statuses
 from preheatd.asking import connected
 from preheatd.config import load_config
+from preheatd.later import later
 from preheatd.options import common_options
 from preheatd.pauses import Pause
 from preheatd.plan import Plan
@@ -23,8 +23,11 @@ from preheatd.project import open_project
 from preheatd.shown import PlanShown
 
 if TYPE_CHECKING:
+    from preheatd import report
     from preheatd.commands import Options
     from preheatd.config import Config
+else:
+    report = later("preheatd.report")
 
 LOOK_SECONDS = 1.0
 LONGEST_POLL_SECONDS = 60.0
@@ -114,7 +117,7 @@ async def _pause(options: Options, path: str, body: dict[str, str]) -> int:
 def _say_paused(answer: answers.Json) -> None:
     reasons = ", ".join(str(one) for one in msgspec.convert(answer["paused"], tuple[Pause, ...]))
     text = f"paused: {reasons}" if reasons else "builds are begun again"
-    commands.output().print(escape(text), highlight=False)
+    commands.say(text)
 
 
 async def _follow(options: Options) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from preheat.errors import ConfigurationError
 from preheatd import answers
@@ -95,6 +94,8 @@ class Routes:
     async def metrics(self, request: web.Request) -> web.Response:
         """For Prometheus."""
         body = await asyncio.to_thread(self._operations.metrics)
+        from prometheus_client import CONTENT_TYPE_LATEST  # most daemons are never asked
+
         # Its type has a version, which ``content_type`` does not take.
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
