@@ -25,6 +25,7 @@ class Edits:
     def __init__(self) -> None:
         self._verdicts: dict[str, Verdict] = {}
         self._edited: dict[str, float] = {}
+        self._published: dict[str, float] = {}
         self._hint: float | None = None
         self._heard = 0.0
 
@@ -36,8 +37,14 @@ class Edits:
     def planned(self, plan: Plan, began: float) -> tuple[Decision, ...]:
         """A plan of what was found since ``began``. Returns those that were fresh and are not any more."""
         before = self._verdicts
-        self._verdicts = {one.target: one.verdict for one in plan.decisions}
-        for one in plan.decisions:
+        # What was published while the plan was made is not what the plan saw.
+        decisions = [
+            one for one in plan.decisions if self._published.get(one.target, began) <= began
+        ]
+        self._verdicts = {
+            one.target: before.get(one.target, one.verdict) for one in plan.decisions
+        } | {one.target: one.verdict for one in decisions}
+        for one in decisions:
             if one.verdict is Verdict.FRESH:
                 self._edited.pop(one.target, None)
             elif self._hint is not None and _is_news(before.get(one.target), one.verdict):
@@ -47,13 +54,14 @@ class Edits:
             self._hint = None
         return tuple(
             one
-            for one in plan.decisions
+            for one in decisions
             if one.verdict in _LOST and before.get(one.target) is Verdict.FRESH
         )
 
     def published(self, target: str, now: float) -> float | None:
         """Its package is fresh: how long that took since the edit, if there was one."""
         self._verdicts[target] = Verdict.FRESH
+        self._published[target] = now
         edited = self._edited.pop(target, None)
         return None if edited is None else now - edited
 
