@@ -26,6 +26,8 @@ class Edits:
         self._verdicts: dict[str, Verdict] = {}
         self._edited: dict[str, float] = {}
         self._published: dict[str, float] = {}
+        # Lost in the last plan, before any hint: that one comes when the burst has settled.
+        self._unexplained: set[str] = set()
         self._hint: float | None = None
         self._heard = 0.0
 
@@ -33,6 +35,9 @@ class Edits:
         """Files were touched, the first of them at ``first``."""
         self._hint = first if self._hint is None else min(first, self._hint)
         self._heard = now
+        for target in self._unexplained:
+            self._edited.setdefault(target, first)
+        self._unexplained.clear()
 
     def planned(self, plan: Plan, began: float) -> tuple[Decision, ...]:
         """A plan of what was found since ``began``. Returns those that were fresh and are not any more."""
@@ -44,10 +49,15 @@ class Edits:
         self._verdicts = {
             one.target: before.get(one.target, one.verdict) for one in plan.decisions
         } | {one.target: one.verdict for one in decisions}
+        self._unexplained.clear()
         for one in decisions:
             if one.verdict is Verdict.FRESH:
                 self._edited.pop(one.target, None)
-            elif self._hint is not None and _is_news(before.get(one.target), one.verdict):
+            elif not _is_news(before.get(one.target), one.verdict):
+                continue
+            elif self._hint is None:
+                self._unexplained.add(one.target)
+            else:
                 self._edited.setdefault(one.target, self._hint)
         self._edited = {name: at for name, at in self._edited.items() if name in self._verdicts}
         if began >= self._heard:
@@ -62,12 +72,14 @@ class Edits:
         """Its package is fresh: how long that took since the edit, if there was one."""
         self._verdicts[target] = Verdict.FRESH
         self._published[target] = now
+        self._unexplained.discard(target)
         edited = self._edited.pop(target, None)
         return None if edited is None else now - edited
 
     def failed(self, target: str) -> None:
         """Its build failed; the next edit counts from its own beginning."""
         self._verdicts[target] = Verdict.FAILED
+        self._unexplained.discard(target)
         self._edited.pop(target, None)
 
 

@@ -61,7 +61,7 @@ async def test_a_daemon_counts_what_it_does(tmp_path: Path) -> None:
     assert values["preheat_targets FAILED"] == 1
     assert values["preheat_builds_total published"] == 3
     assert values["preheat_builds_total returned"] == 1
-    assert values["preheat_builds_total target failed"] == 1
+    assert values["preheat_builds_total target failed"] == 1, values
     assert values["preheat_build_seconds_count"] == values["preheat_proof_seconds_count"] == 3
     assert values["preheat_edit_to_fresh_seconds_count published"] == 1
     assert values["preheat_edit_to_fresh_seconds_count returned"] == 1

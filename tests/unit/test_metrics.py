@@ -227,6 +227,31 @@ def test_a_plan_that_began_before_the_hint_does_not_use_it_up() -> None:
     assert fresh_again(daemon.values()) == (1, pytest.approx(2.6))
 
 
+def test_a_plan_that_sees_the_edit_before_the_burst_has_settled() -> None:
+    """As when another build ends at that moment: the hint comes after what it explains."""
+    daemon = Daemon()
+    daemon.plan(a="FRESH", b="FRESH")
+    daemon.after(10.0)
+    daemon.plan(a="STALE", b="FRESH")
+    daemon.after(0.2)
+    daemon.tell(events.CHANGED, seconds=0.3)
+    daemon.plan(a="BUILDING", b="FRESH")
+    daemon.build("a", build=1.0, proof=1.0)
+    assert fresh_again(daemon.values()) == (1, pytest.approx(2.3))
+
+
+def test_what_was_published_while_a_plan_was_made_stays_fresh() -> None:
+    daemon = Daemon()
+    daemon.plan(a="STALE")
+    daemon.build("a", build=1.0, proof=1.0)
+    daemon.plan(seconds=2.5, a="STALE")
+    daemon.after(1.0)
+    daemon.tell(events.CHANGED, seconds=0.1)
+    daemon.plan(seconds=0.01, a="STALE")
+    daemon.build("a", build=1.0, proof=1.0)
+    assert fresh_again(daemon.values()) == (1, pytest.approx(2.1))
+
+
 def test_the_watch_and_the_rescans() -> None:
     daemon = Daemon()
     daemon.metrics.watch_events = lambda: 12

@@ -168,7 +168,7 @@ def note_computed(tree: ast.AST, found: Mentions, bound: frozenset[str] = frozen
     ``bound``: names that the module gives a meaning of its own, so that they are no builtins.
     """
     words = found.all_words()
-    if words & _ENVIRONMENT:
+    if words & _ENVIRONMENT and not _only_sets_variables(tree):
         found.variables |= found.words
     suspicious = (words & _DYNAMIC) - (bound & _BUILTINS)
     if not suspicious:
@@ -187,6 +187,25 @@ def note_computed(tree: ast.AST, found: Mentions, bound: frozenset[str] = frozen
                 continue  # an instance's own values, which its class's code has put there
             _note(node.attr, owner if node.attr in ("__dict__", "__getattribute__") else "", found)
     _note_imported_words(tree, suspicious, found)
+
+
+def _only_sets_variables(tree: ast.AST) -> bool:
+    """Whether every use of the environment is ``environ[...] = ...``: that asks for no value."""
+    uses, stores = 0, 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _ENVIRONMENT:
+                uses += 1
+            case ast.alias(name=name) if name in _ENVIRONMENT:
+                return False  # under which name it is used then is not looked at
+            case ast.Constant(value=str(name)) if name in _ENVIRONMENT:
+                return False
+        match node:
+            case ast.Subscript(
+                value=ast.Name(id=name) | ast.Attribute(attr=name), ctx=ast.Store()
+            ) if name in _ENVIRONMENT:
+                stores += 1
+    return uses == stores
 
 
 def _understood_calls(tree: ast.AST, found: Mentions) -> set[int]:
