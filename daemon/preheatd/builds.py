@@ -25,7 +25,7 @@ from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
-from preheatd.stages import BuildFailed, Heard, Stages, Superseded
+from preheatd.stages import BuildFailed, Heard, Stages, Superseded, seconds_by_stage
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
 from preheatd.uncancelled import uncancelled
@@ -111,7 +111,8 @@ class Builder:
                 return dataclasses.replace(outcome, result="superseded", reasons=superseded.reasons)
             # A half-made publication is no harm to readers, but a cancelled one would be lost work.
             await uncancelled(asyncio.to_thread(self.publish, work / "staging", manifest))
-        return dataclasses.replace(outcome, result="built", manifest=manifest)
+        processes = seconds_by_stage(attempt.stages.ran)
+        return dataclasses.replace(outcome, result="built", manifest=manifest, processes=processes)
 
     async def _confirm_locked(
         self, request: BuildRequest, emit: events.Emit, outcome: Outcome

@@ -305,6 +305,7 @@ class Dispatcher:
                 target=outcome.target,
                 environment=outcome.environment,
                 seconds=round(outcome.seconds, 3),
+                processes={stage: round(s, 3) for stage, s in outcome.processes.items()},
                 detail=detail,
                 reasons=outcome.reasons,
             )

@@ -48,13 +48,15 @@ _PROBLEMS = {
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened. ``detail`` is for a person; ``seconds`` is how long it took."""
+    """One thing that happened. ``detail`` is for a person; ``seconds`` is how long it took,
+    ``processes`` how much of that the processes of each stage (``build``, ``proof``) ran."""
 
     action: str
     target: str | None = None
     environment: str | None = None
     phase: str | None = None
     seconds: float | None = None
+    processes: dict[str, float] = {}
     detail: str = ""
     reasons: tuple[Reason, ...] = ()
 
