@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon table-lean bench-load format clean install-systemd
+.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -42,6 +42,10 @@ table-lean: $(VENV)/installed-tests
 bench-load: $(VENV)/installed-tests
 	$(BIN)/preheat bench load --program mlp --rounds 3 --threads 1 --markdown docs/performance.md
 	$(BIN)/preheat bench load --program transformer --layers 4,1,16,64 --ways eager,caches,package,lean --rounds 3 --threads 1 --markdown docs/performance.md
+
+# How long it takes from an edit to a fresh package: docs/performance.md. Takes about three quarters of an hour.
+bench-edit: $(VENV)/installed-tests
+	$(BIN)/preheat bench edit --rounds 3 --markdown docs/performance.md
 
 # Units for systemd, with what they need: docs/service.md. BINDIR is where `preheat` is installed.
 SYSTEMD_BINDIR ?= $(abspath $(BIN))

@@ -27,7 +27,7 @@ from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.politeness.processors import compile_threads, read_processors, with_compile_threads
 from preheatd.politeness.troubles import Troubles
-from preheatd.stages import BuildFailed, Heard, Stages, Superseded, state_unusable
+from preheatd.stages import BuildFailed, Heard, Stages, Superseded, seconds_by_stage, state_unusable
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
 from preheatd.uncancelled import uncancelled
@@ -119,7 +119,8 @@ class Builder:
                 return dataclasses.replace(outcome, result="superseded", reasons=superseded.reasons)
             # A half-made publication is no harm to readers, but a cancelled one would be lost work.
             await uncancelled(asyncio.to_thread(self.publish, work / "staging", manifest))
-        return dataclasses.replace(outcome, result="built", manifest=manifest)
+        processes = seconds_by_stage(attempt.stages.ran)
+        return dataclasses.replace(outcome, result="built", manifest=manifest, processes=processes)
 
     async def _confirm_locked(
         self, request: BuildRequest, emit: events.Emit, outcome: Outcome

@@ -256,6 +256,31 @@ def bench_load(
     return int(module.run(wanted))
 
 
+@bench.command("edit")
+@click.option(
+    "--program",
+    "programs",
+    type=click.Choice(["mlp", "bert", "blocks", "per-block"]),
+    multiple=True,
+    default=["mlp", "bert", "blocks", "per-block"],
+    help="What to edit; may be given several times. Default: all.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, help="Default: 3.")
+@click.option("--threads", type=click.IntRange(min=1), help="OMP_NUM_THREADS of all processes.")
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the tables into a page as well.",
+)
+@_options
+def bench_edit(options: commands.Options, programs: tuple[str, ...], **rest: Any) -> int:
+    """Measure how long it takes from an edit to a fresh package, with a zygote and without."""
+    module = importlib.import_module("preheatd.bench.edit_command")
+    chosen = tuple(dict.fromkeys(programs))
+    return int(module.run(module.Wanted(programs=chosen, as_json=options.as_json, **rest)))
+
+
 for command in remote_commands.COMMANDS:
     preheat.add_command(command)
 

@@ -68,7 +68,8 @@ _PROBLEMS = {
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that happened. ``detail`` is for a person; ``seconds`` is how long it took.
 
-    ``kind``: the stable word of a build's failure.
+    ``kind``: the stable word of a build's failure. ``processes``: how long the processes of each stage
+    (``build``, ``proof``) ran.
     """
 
     action: str
@@ -77,6 +78,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str | None = None
     kind: str | None = None
     seconds: float | None = None
+    processes: dict[str, float] = {}
     detail: str = ""
     reasons: tuple[Reason, ...] = ()
 

@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from preheat.manifest import Manifest
     from preheat.verdict import Reason
     from preheatd.config import Target
@@ -35,13 +37,15 @@ class Outcome:
     ``failure`` says how. ``superseded``: the sources changed meanwhile, as ``reasons`` say; nothing
     was published. ``confirmed``: a really fresh proof of the published package succeeded; ``withdrawn``: it
     did not, for what ``failure`` says, and the package was taken back. ``returned``: what was published is a
-    package of an earlier build, whose sources are those on disk again.
+    package of an earlier build, whose sources are those on disk again. ``processes``: of ``seconds``, how
+    long the processes of each stage ran.
     """
 
     target: str
     environment: str
     result: Result
     seconds: float = 0.0
+    processes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     manifest: Manifest | None = None
     failure: Failure | None = None
     reasons: tuple[Reason, ...] = ()

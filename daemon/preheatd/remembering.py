@@ -143,6 +143,7 @@ def told(outcome: Outcome, *, confirm: bool) -> events.Event:
         target=outcome.target,
         environment=outcome.environment,
         seconds=round(outcome.seconds, 3),
+        processes={stage: round(s, 3) for stage, s in outcome.processes.items()},
         kind=outcome.failure.kind if outcome.failure else None,
         detail=detail,
         reasons=outcome.reasons,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from preheat.errors import BuildError, ProofError, StoreError
@@ -17,7 +18,7 @@ from preheatd.politeness.troubles import Troubles
 from preheatd.process import Command, describe_status, start_fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from preheat.job import Event as ProcessEvent
@@ -79,6 +80,26 @@ class Heard:
 
 
 @dataclasses.dataclass(frozen=True)
+class Ran:
+    """A process that ran: ``stage`` is ``build`` or ``proof``; times are of the monotonic clock."""
+
+    stage: str
+    began: float
+    ended: float
+
+
+def seconds_by_stage(ran: Iterable[Ran]) -> dict[str, float]:
+    """For how long there was a process of each stage. Proofs that ran at the same time count once."""
+    seconds: dict[str, float] = {}
+    until: dict[str, float] = {}
+    for one in sorted(ran, key=lambda one: one.began):
+        since = max(one.began, until.get(one.stage, one.began))
+        seconds[one.stage] = seconds.get(one.stage, 0.0) + max(0.0, one.ended - since)
+        until[one.stage] = max(one.ended, since)
+    return seconds
+
+
+@dataclasses.dataclass(frozen=True)
 class Stages:
     """Runs the processes of one build, politely, and turns a bad end into ``BuildFailed``."""
 
@@ -89,6 +110,7 @@ class Stages:
     heard: Heard
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
     troubles: Troubles = dataclasses.field(default_factory=Troubles)
+    ran: list[Ran] = dataclasses.field(default_factory=list)
 
     async def run(
         self,
@@ -107,6 +129,7 @@ class Stages:
         )
         self.heard.phase = "start" if stage == "build" else "proof"
         await self.log.note(f"{stage} of {target.name} ({target.factory}) at {utc_now()}")
+        began = time.monotonic()
         try:
             status = await run_within(target.memory_limit, command, self.log, self._hear, start)
         except MemoryExceeded as error:
@@ -118,6 +141,7 @@ class Stages:
                 f"{target.python} cannot be started in {target.cwd}: {error.strerror}.",
                 remedy=f"Correct `python` or `cwd` of the target {target.name}.",
             ) from error
+        self.ran.append(Ran(stage, began, time.monotonic()))
         await self.log.note(f"{stage} process {describe_status(status)}")
         self._judge(stage, status)
 

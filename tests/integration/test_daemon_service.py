@@ -107,7 +107,10 @@ async def test_an_edit_is_built_and_published(tmp_path: Path) -> None:
         first, other = ref_of(file), ref_of(file, "decoder")
 
         edit(file, "encoder", 2)
-        await heard.next(events.BUILD_PUBLISHED, "encoder")
+        published = await heard.next(events.BUILD_PUBLISHED, "encoder")
+        assert published.processes.keys() == {"build", "proof"}
+        assert published.seconds is not None
+        assert 0 < sum(published.processes.values()) <= published.seconds
         second = ref_of(file)
         assert first is not None
         assert second is not None

@@ -251,6 +251,32 @@ def test_texts_of_sources_are_kept_for_explanations_alone(project: Project) -> N
     assert row[-2:] == ["nothing", "3"]
 
 
+def test_a_graph_that_was_compiled_before_is_not_compiled_again(project: Project) -> None:
+    """Code that differs and leads to the same graph takes what the last build left in the cache."""
+
+    def graphs() -> int:
+        caches = (project.root / "state" / "caches").resolve()
+        return sum(path.is_file() for path in caches.glob("*/inductor/aotautograd/**/*"))
+
+    # A constant that no other test has, because all of them share the caches.
+    project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 2.71875")
+    assert project.preheat("warm").code == 0
+    before, generation = graphs(), project.generation("program")
+    project.edit(
+        "app/model.py", "return x.sin() * FACTOR", "factor = FACTOR\n    return x.sin() * factor"
+    )
+    assert project.preheat("warm").code == 0
+    assert project.generation("program") == generation + 1
+    assert graphs() == before
+    done = project.python(WORKER)
+    assert done.code == 0, done.err
+    answer = done.json()
+    assert (answer["form"], answer["frames_compiled"], answer["right"]) == ("lean", 0, True)
+    project.edit("app/model.py", "2.71875", "2.8125")
+    assert project.preheat("warm").code == 0
+    assert graphs() > before
+
+
 def test_waiting_takes_the_package_when_it_comes(project: Project) -> None:
     script = """
         import json, pathlib, torch, preheat

@@ -220,3 +220,22 @@ def test_a_program_without_a_lean_form_says_why(lean_project: Project) -> None:
     done = lean_project.python(script)
     assert done.code == 0, done.err
     assert done.json() == [True, "dynamo", 0, [["form_not_built", manifest.without["lean"]]]]
+
+
+def test_what_follows_a_loop_left_to_python_may_call_other_modules_of_torch(
+    lean_project: Project,
+) -> None:
+    """Its guards look at names that are provided for nothing before the loop."""
+    script = """
+        import json, torch, preheat
+        from lean.model import Late
+
+        module, x = Late().eval(), torch.randn(3, 4)
+        loaded = preheat.load("late", module, on_miss="error", form="lean")
+        with torch.no_grad():
+            same = torch.allclose(loaded(x), module(x), atol=1e-6)
+        print(json.dumps([same, loaded.preheat.form, loaded.preheat.misses]))
+    """
+    done = lean_project.python(script)
+    assert done.code == 0, done.err
+    assert done.json() == [True, "lean", 0]

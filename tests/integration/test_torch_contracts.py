@@ -15,6 +15,7 @@ import torch
 
 from preheat.errors import UnsupportedVersionError
 from preheat.torch_internals import versions
+from preheat.torch_internals.graph_cache import graphs_found_again
 from preheat.torch_internals.identifiers import first_identifier, identifiers_from
 
 
@@ -40,6 +41,35 @@ def test_identifiers_count_from_one_module_global() -> None:
     with identifiers_from(70):
         assert bytecode_transformation.unique_id("name") == "name_70"
         assert bytecode_transformation.unique_id("name") == "name_71"
+
+
+def cache_key(backend: str | None, **more: bool) -> object:
+    """What AOTAutograd's cache makes of a graph's configuration."""
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCachePickler
+    from torch._functorch._aot_autograd.schemas import AOTConfig
+
+    config = AOTConfig(
+        fw_compiler=None,
+        bw_compiler=None,
+        partition_fn=None,
+        decompositions={},
+        num_params_buffers=0,
+        aot_id=0,
+        keep_inference_input_mutations=more.get("keep_inference_input_mutations", False),
+        precompile_backend_id=backend,
+    )
+    pickler = AOTAutogradCachePickler(torch.fx.GraphModule({}, torch.fx.Graph()))
+    return pickler.get_hash(config)
+
+
+def test_the_name_of_a_graph_is_part_of_its_cache_key_unless_that_is_replaced() -> None:
+    """graph_cache.py leaves it out, and nothing else. Should torch do so by itself, it can go."""
+    assert cache_key("__compiled_fn_1") != cache_key("__compiled_fn_2")
+    with graphs_found_again():
+        assert cache_key("__compiled_fn_1") == cache_key("__compiled_fn_2")
+        other = cache_key("__compiled_fn_1", keep_inference_input_mutations=True)
+        assert cache_key("__compiled_fn_1") != other
+    assert cache_key("__compiled_fn_1") != cache_key("__compiled_fn_2")
 
 
 def test_identifiers_of_targets_are_far_apart() -> None:

@@ -51,6 +51,24 @@ FILES = {
                 return self.last(self.first(x) * 2)
 
 
+        class Late(nn.Module):
+            '''A loop that is left to Python, then a module of torch that nothing before has called.'''
+
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+                self.norm = nn.LayerNorm(4)
+
+            def through(self, x):
+                for layer in self.layers:
+                    x = layer(x).relu()
+                    torch._dynamo.graph_break()
+                return x
+
+            def forward(self, x):
+                return self.norm(self.through(x))
+
+
         @torch.library.custom_op("lean_tests::thrice", mutates_args=())
         def thrice(x: torch.Tensor) -> torch.Tensor:
             return x * 3
@@ -101,6 +119,11 @@ FILES = {
 
 
         @preheat.target
+        def late():
+            return preheat.Spec(model.Late().eval(), examples=[(torch.randn(3, 4),)], grad=False)
+
+
+        @preheat.target
         def custom():
             return preheat.Spec(model.Custom(), examples=[(torch.randn(10),)], grad=False)
 
@@ -113,7 +136,7 @@ FILES = {
     "preheat.toml": """
         targets = [
             "lean.warm:closure", "lean.warm:signs", "lean.warm:nested", "lean.warm:custom",
-            "lean.warm:overlapping",
+            "lean.warm:overlapping", "lean.warm:late",
         ]
         jobs = 2
     """,

@@ -22,6 +22,14 @@ from preheat.policy import OnMiss
 from preheat.spec import Spec
 from preheat.verdict import Verdict
 from preheatd import cli, events, probe
+from preheatd.bench.edit_figures import (
+    EDITS,
+    PROGRAMS,
+    EditFigures,
+    EditResults,
+    EditSample,
+    ProgramResult,
+)
 from preheatd.bench.figures import (
     WAYS,
     CaseResult,
@@ -249,10 +257,11 @@ def test_every_word_of_the_output_is_documented() -> None:
     words = [*Verdict, *Action, *actions, *events.Event.__struct_fields__]
     assert [word for word in words if not in_a_table(page, str(word))] == []
     assert [name for name in DemoResult.__struct_fields__ if f"`{name}`" not in page] == []
-    results = [ImageSize, Sample, Figures, Ratios, Target, CaseResult, Machine, Results]
+    results: list[Any] = [ImageSize, Sample, Figures, Ratios, Target, CaseResult, Machine, Results]
+    results += [EditSample, EditFigures, ProgramResult, EditResults]
     fields = [name for one in results for name in one.__struct_fields__]
     assert [name for name in fields if f"`{name}`" not in page] == []
-    assert [way for way in WAYS if not in_a_table(page, way)] == []
+    assert [word for word in (*WAYS, *EDITS, *PROGRAMS) if not in_a_table(page, word)] == []
 
 
 @pytest.mark.parametrize(

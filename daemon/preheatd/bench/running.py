@@ -8,10 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,21 +19,12 @@ import msgspec
 
 from preheat.errors import BuildError
 from preheatd.bench.figures import CaseResult, Machine, Sample, summarize
+from preheatd.bench.processes import FailedError, call, environment_in, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-PROCESS_LIMIT_SECONDS = 1800.0
 _PACKAGE = "bench_program"
-# Settings of the caller that would change what is measured: caches are made here, and Python keeps the
-# bytecode of modules as it does for every user.
-_NOT_PASSED_ON = {
-    "PREHEAT_ON_MISS",
-    "PYTHONDONTWRITEBYTECODE",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TORCH_CACHING_PRECOMPILE",
-    "TRITON_CACHE_DIR",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +38,6 @@ class Case:
     rounds: int
     steady_seconds: float = 1.0
     warm_libraries: bool = False
-
-
-class _FailedError(Exception):
-    """A measured process failed; the text is for a table."""
 
 
 def measure(case: Case, environment: Mapping[str, str], say: Callable[[str], None]) -> CaseResult:
@@ -74,7 +58,7 @@ def look_at_machine(environment: Mapping[str, str]) -> Machine:
         bench = _Bench(case, Path(name), environment, lambda text: None)
         try:
             output = bench.call([sys.executable, "-m", f"{_PACKAGE}.machine"], {})
-        except _FailedError as error:
+        except FailedError as error:
             raise BuildError(f"torch cannot be imported: {error}") from error
     return msgspec.json.decode(output.splitlines()[-1], type=Machine)
 
@@ -91,13 +75,7 @@ class _Bench:
         self._directory = directory
         self._say = say
         self._failures: dict[str, str] = {}
-        paths = (str(directory), environment.get("PYTHONPATH", ""))
-        self._environment = {
-            **{k: v for k, v in environment.items() if k not in _NOT_PASSED_ON},
-            "PREHEAT_STORE": str(directory / "store"),
-            "PREHEAT_STATE": str(directory / "state"),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
+        self._environment = environment_in(directory, environment)
 
     def run(self) -> CaseResult:
         case = self._case
@@ -131,7 +109,7 @@ class _Bench:
         began = time.monotonic()
         try:
             self.call([sys.executable, "-m", "preheatd", "warm"], {})
-        except _FailedError as error:
+        except FailedError as error:
             raise BuildError(f"`preheat warm` failed: {error}") from error
         return time.monotonic() - began
 
@@ -141,7 +119,7 @@ class _Bench:
             return None
         try:
             return step(way)
-        except _FailedError as error:
+        except FailedError as error:
             self._failures[way] = str(error)
             self._say(f"  {way} failed: {error}")
             return None
@@ -194,32 +172,11 @@ class _Bench:
         try:
             return msgspec.json.decode(output.splitlines()[-1], type=Sample)
         except (IndexError, msgspec.DecodeError) as error:
-            raise _FailedError(f"no figures: {_last_line(output)}") from error
+            raise FailedError(f"no figures: {last_line(output)}") from error
 
     def call(self, command: Sequence[str], more: dict[str, str]) -> bytes:
-        """Standard output of a process; nothing of its group is left afterwards."""
-        process = subprocess.Popen(  # noqa: S603  our own program
-            command,
-            cwd=self._directory,
-            env={**self._environment, **more},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            output, errors = process.communicate(timeout=PROCESS_LIMIT_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise _FailedError(f"not done after {PROCESS_LIMIT_SECONDS:.0f} s") from error
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.returncode < 0:
-            raise _FailedError(f"ended by {signal.Signals(-process.returncode).name}")
-        if process.returncode:
-            raise _FailedError(_last_line(errors))
-        return output
+        """Standard output of a process in the project. Raises ``FailedError``."""
+        return call(command, self._directory, {**self._environment, **more})
 
 
 def _write_project(case: Case, directory: Path) -> None:
@@ -239,9 +196,3 @@ def _write_project(case: Case, directory: Path) -> None:
         # What rounding to bfloat16 in another order comes to over many layers.
         "tolerance = { bfloat16 = [0.1, 0.3] }\n"
     )
-
-
-def _last_line(output: bytes) -> str:
-    """The last line that says something: for a traceback, the exception."""
-    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else "it said nothing"

@@ -165,9 +165,10 @@ def _print_table(console: Console, columns: Sequence[str], rows: Rows) -> None:
 PAGE_HEADER = """\
 # Performance
 
-Every figure on this page was measured by the command that is given with it. `preheat bench load`
-wrote all parts but that of the daemon; what its columns mean is said in
-[cli.md](cli.md#preheat-bench-load).
+Every figure on this page was measured by the command that is given with it.
+[`preheat bench load`](cli.md#preheat-bench-load) and
+[`preheat bench edit`](cli.md#preheat-bench-edit) wrote their parts of the page as well; what the
+columns mean is said there.
 
 """
 
@@ -208,19 +209,20 @@ def section(results: Results) -> str:
             lines += _case_lines(case)
     for (program, _), cases in by_growth(results.cases).items():
         lines += [f"### How the lean form of {program} grows", ""]
-        lines += [*_markdown(GROWTH_COLUMNS, growth_rows(cases)), ""]
+        lines += [*markdown_table(GROWTH_COLUMNS, growth_rows(cases)), ""]
     return "\n".join(lines)
 
 
 def _case_lines(case: CaseResult) -> Iterator[str]:
-    yield from (f"### {title(case)}", "", *_markdown(WAY_COLUMNS, way_rows(case)), "")
+    yield from (f"### {title(case)}", "", *markdown_table(WAY_COLUMNS, way_rows(case)), "")
     yield from (f"* {line[0].upper()}{line[1:]}." for line in ratio_lines(case))
     yield ""
     if lines := target_lines(case):
         yield from ("```text", *lines, "```", "")
 
 
-def _markdown(columns: Sequence[str], rows: Rows) -> Iterator[str]:
+def markdown_table(columns: Sequence[str], rows: Rows) -> Iterator[str]:
+    """A table of a page: the first column to the left, the others to the right."""
     yield _row(columns)
     yield _row(["---"] + ["---:"] * (len(columns) - 1))
     for row in rows:

@@ -141,7 +141,8 @@ class LoadedImage:
     # --- globals ---------------------------------------------------------------------------
 
     def _provide_globals(self, graphs: Sequence[Callable[..., Any]]) -> None:
-        for one in self._image.globals:
+        # The guards of a resume function look at the other names as soon as they are made.
+        for one in sorted(self._image.globals, key=lambda one: one.kind == "resume"):
             scope = self._scope(one.module)
             value = self._global_value(one, scope, graphs)
             name = self._names.get(one.name)

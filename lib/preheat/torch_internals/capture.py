@@ -23,6 +23,7 @@ from preheat.image.modes import current_modes
 from preheat.sources.digest import code_digest
 from preheat.torch_internals import triton_kernels
 from preheat.torch_internals.constants import portable
+from preheat.torch_internals.graph_cache import graphs_found_again
 from preheat.torch_internals.graph_capture import GraphRecorder
 from preheat.torch_internals.guard_states import not_saved, saving_guards
 from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
@@ -242,6 +243,7 @@ class Capture:
 
         with (
             identifiers_from(self._first_identifier),
+            graphs_found_again(),
             functorch_config.patch(
                 bundled_autograd_cache=True,
                 autograd_cache_allow_custom_autograd_functions=True,

@@ -1,0 +1,3 @@
+"""Which program is edited. A copy of the project has this file rewritten."""
+
+PROGRAM = "mlp"
