@@ -13,13 +13,13 @@ import msgspec
 from preheat.build import CLASSES_NAME, OUTCOMES_NAME
 from preheat.manifest import Proof
 from preheatd.caches import CompilerCaches
+from preheatd.forked import ZygoteUnfit
 from preheatd.forks import KIND_OF_FORM, Fork, Stalled
 from preheatd.politeness.processors import with_compile_threads
 from preheatd.process import start_fresh
 from preheatd.stages import BuildFailed, Heard, UnfitToFork
 from preheatd.state import FreshProof
 from preheatd.surroundings import with_caches
-from preheatd.zygotes import ZygoteUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

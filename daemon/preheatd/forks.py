@@ -101,6 +101,8 @@ class Forks:
 
         ``variables``: those of the target; ``environment``: the same with the compiler's caches.
         """
+        if request.device == "cuda":
+            return None  # importing the compiler opens the GPU, and that cannot be forked
         name, digest = request.target.name, request.environment
         fresh = await asyncio.to_thread(self.state.fresh_proof, name, digest)
         if fresh is None:

@@ -69,7 +69,7 @@ class Memory:
 
     def may_be_confirmed(self, order: Order) -> bool:
         """Whether proving this package once more has not been found impossible."""
-        return self._untried.get(order.name) != order.facts.manifest
+        return (order.name, order.facts.manifest) not in self._untried.items()
 
     def must_stop(self, order: Order, changed: frozenset[str], *, stopped: bool) -> bool:
         """Whether a running build is to be ended because these files changed since it started."""

@@ -210,6 +210,7 @@ class LiveReport:
         self._last_seconds = dict(last_seconds or {})
         self._decisions: tuple[Decision, ...] = ()
         self._builds: dict[str, _Build] = {}
+        self._proofs: dict[str, float] = {}
         self._console = console
         self._live = Live(
             console=console, get_renderable=self._draw, refresh_per_second=_REFRESH_PER_SECOND
@@ -227,10 +228,16 @@ class LiveReport:
         name = event.target or ""
         if event.action == events.BUILD_STARTED:
             self._builds[name] = _Build(time.monotonic())
-        elif event.action == events.BUILD_PHASE and name in self._builds:
-            self._builds[name].phase = event.phase or ""
+        elif event.action == events.BUILD_PHASE:
+            if name in self._builds:
+                self._builds[name].phase = event.phase or ""
+        elif event.action == events.PROOF_STARTED:
+            self._proofs[name] = time.monotonic()
+        elif event.action in (events.PROOF_CONFIRMED, events.PROOF_STOPPED):
+            self._proofs.pop(name, None)
         elif event.action not in _IN_THE_PICTURE:
             self._builds.pop(name, None)
+            self._proofs.pop(name, None)
             if event.action == events.BUILD_PUBLISHED and event.seconds and not event.detail:
                 self._last_seconds[name] = event.seconds
             style = "red" if event.is_problem else ""
@@ -254,7 +261,8 @@ class LiveReport:
     def _activity(self, name: str) -> RenderableType:
         build = self._builds.get(name)
         if build is None:
-            return Text("")
+            proof = self._proofs.get(name)
+            return Text(f"proving once more, {time.monotonic() - proof:.0f} s" if proof else "")
         text = f"{build.phase}, {time.monotonic() - build.started:.0f} s"
         last = self._last_seconds.get(name)
         return Spinner("dots", text=text if last is None else f"{text} (last time {last:.0f} s)")

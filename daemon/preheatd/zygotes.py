@@ -7,34 +7,29 @@ offer: whatever is wrong with it, the build goes on in fresh processes. See ``pr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import os
-import signal
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from preheat import forking
-from preheat.forking import Ended, Forked, ForkRequest, Kind, Ready, Setup, Unfit
-from preheatd.process import LineSplitter, end_group
+from preheat.forking import Kind, Setup
+from preheatd.forked import ForkedProcess, Line, ZygoteUnfit
+from preheatd.process import end_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-START_SECONDS = 60.0
+# A build waits so long for one that is being started, then goes on without.
+WAIT_SECONDS = 30.0
+START_SECONDS = 300.0
 IDLE_SECONDS = 900.0
 # Each takes 400 MB.
 MOST_AT_ONCE = 2
-_FORK_SECONDS = 10.0
-_RECEIVED_BYTES = 1024 * 1024
 _ARGUMENTS = ("-m", "preheat.zygote")
-
-
-class ZygoteUnfit(Exception):
-    """There is no child to be had of this zygote; its words say why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,147 +46,21 @@ class Root:
     libraries: tuple[str, ...] = ()
 
 
-class ForkedProcess:
-    """A child of a zygote, listened to as ``asyncio.subprocess.Process`` is."""
-
-    def __init__(
-        self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader
-    ) -> None:
-        self.pid = pid
-        self.stdout = stdout
-        self.stderr = stderr
-        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    @property
-    def returncode(self) -> int | None:
-        """The exit status; negative: minus the number of the signal; None while it runs."""
-        return self._ended.result() if self._ended.done() else None
-
-    async def wait(self) -> int:
-        """Wait for the end."""
-        return await asyncio.shield(self._ended)
-
-    def ended(self, status: int) -> None:
-        """The zygote says so, or has ended itself."""
-        if not self._ended.done():
-            self._ended.set_result(status)
-
-
-class _Line:
-    """The connection to one of a zygote's two processes."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._connection = connection
-        self._splitter = LineSplitter(_RECEIVED_BYTES)
-        self._forked: dict[int, asyncio.Future[int]] = {}
-        self._children: dict[int, ForkedProcess] = {}
-        self._early: dict[int, int] = {}
-        self._number = 0
-        self.ready = asyncio.Event()
-        self.modules: frozenset[str] = frozenset()
-        self.why_not = ""
-
-    async def listen(self) -> None:
-        """Hear answers until the zygote ends."""
-        loop = asyncio.get_running_loop()
-        try:
-            while data := await loop.sock_recv(self._connection, _RECEIVED_BYTES):
-                for line in self._splitter.feed(data):
-                    self._hear(forking.read_answer(line))
-        except (OSError, msgspec.MsgspecError) as error:
-            self.why_not = self.why_not or f"the zygote cannot be understood: {error}"
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Hang up, which ends that process and its children."""
-        self.why_not = self.why_not or "the zygote ended"
-        self.ready.set()
-        self._connection.close()
-        for asked in self._forked.values():
-            if not asked.done():
-                asked.set_exception(ZygoteUnfit(self.why_not))
-                asked.exception()  # seen, also when nobody waits any more
-        for child in self._children.values():
-            child.ended(-signal.SIGKILL)
-        self._children.clear()
-
-    def _hear(self, answer: forking.Answer) -> None:
-        match answer:
-            case Ready():
-                self.modules = frozenset(answer.modules)
-                self.ready.set()
-            case Unfit():
-                self.why_not = answer.why
-            case Forked():
-                asked = self._forked.pop(answer.number, None)
-                if asked is not None and not asked.done():
-                    asked.set_result(answer.pid)
-            case Ended():
-                child = self._children.pop(answer.number, None)
-                if child is None:
-                    self._early[answer.number] = answer.status
-                else:
-                    child.ended(answer.status)
-
-    async def fork(self, module: str, job: str, variables: Mapping[str, str]) -> ForkedProcess:
-        """Raises ``ZygoteUnfit``."""
-        if self.why_not:
-            raise ZygoteUnfit(self.why_not)
-        self._number += 1
-        number = self._number
-        request = ForkRequest(number=number, module=module, job=job, variables=dict(variables))  # type: ignore[arg-type]
-        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._forked[number] = asked
-        out, err = _Pipe(), _Pipe()
-        try:
-            socket.send_fds(self._connection, [forking.encode(request)], [out.write, err.write])
-            async with asyncio.timeout(_FORK_SECONDS):
-                pid = await asked
-        except (OSError, TimeoutError) as error:
-            out.close()
-            err.close()
-            raise ZygoteUnfit(f"the zygote does not answer: {error}") from error
-        except BaseException:
-            out.close()
-            err.close()
-            raise
-        child = ForkedProcess(pid, await out.reader(), await err.reader())
-        self._children[number] = child
-        if number in self._early:
-            self._children.pop(number).ended(self._early.pop(number))
-        return child
-
-
-class _Pipe:
-    """A pipe whose writing end goes to a child."""
-
-    def __init__(self) -> None:
-        self._read, self.write = os.pipe()
-
-    async def reader(self) -> asyncio.StreamReader:
-        os.close(self.write)
-        reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._read, "rb", 0)
-        )
-        return reader
-
-    def close(self) -> None:
-        os.close(self._read)
-        os.close(self.write)
-
-
 class Zygote:
     """One pair of processes that fork."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self._lines: dict[Kind, _Line] = {}
+        self._lines: dict[Kind, Line] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._process: asyncio.subprocess.Process | None = None
         self._why_not = ""
+        self._started = time.monotonic()
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether another one of the same root would be as unfit, from the beginning."""
+        return any(line.hopeless for line in self._lines.values())
 
     @property
     def why_not(self) -> str:
@@ -232,17 +101,19 @@ class Zygote:
             for pair in pairs.values():
                 pair[1].close()
         for kind, (ours, _) in pairs.items():
-            line = self._lines[kind] = _Line(ours)
+            line = self._lines[kind] = Line(ours)
             self._tasks.append(asyncio.create_task(line.listen(), name=f"zygote {kind}"))
 
     async def modules(self, kind: Kind) -> frozenset[str]:
-        """What it has imported; waits until it is ready. Raises ``ZygoteUnfit``."""
+        """What it has imported; waits for a while until it is ready. Raises ``ZygoteUnfit``."""
         line = self._lines[kind]
         try:
-            async with asyncio.timeout(START_SECONDS):
-                await line.ready.wait()
+            async with asyncio.timeout(WAIT_SECONDS):
+                await line.answered.wait()
         except TimeoutError:
-            self._why_not = f"the zygote was not ready within {START_SECONDS:g} s"
+            if time.monotonic() > self._started + START_SECONDS:
+                self.give_up(f"the zygote was not ready within {START_SECONDS:g} s")
+            raise ZygoteUnfit("the zygote is not ready yet") from None
         if self.why_not:
             raise ZygoteUnfit(self.why_not)
         return line.modules
@@ -281,6 +152,7 @@ class Zygotes:
         self._idle_seconds = idle_seconds
         self._zygotes: dict[Root, Zygote] = {}  # the one used last is last
         self._timers: dict[Root, asyncio.TimerHandle] = {}
+        self._hopeless: set[Root] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -292,8 +164,12 @@ class Zygotes:
         """The zygote of ``root``, started if need be; None where none is to be had."""
         zygote = self._zygotes.pop(root, None)
         if zygote is not None and zygote.why_not:
+            if zygote.is_hopeless:
+                self._hopeless.add(root)
             self._end(zygote)
             zygote = None
+        if root in self._hopeless:
+            return None
         if zygote is None:
             zygote = Zygote(root)
             try:
@@ -329,18 +205,3 @@ class Zygotes:
         task = asyncio.ensure_future(zygote.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def libraries_to_import(modules: tuple[str, ...], base: frozenset[str]) -> tuple[str, ...]:
-    """Of the modules that a proof imported, in their order: those of libraries that a zygote lacks."""
-    return tuple(name for name in modules if name not in base)
-
-
-def same_modules(child: tuple[str, ...], fresh: tuple[str, ...], zygote: frozenset[str]) -> bool:
-    """Whether a forked proof imported what the last really fresh one did, as far as can be told."""
-    return set(child) - zygote == set(fresh) - zygote
-
-
-def with_timeout(seconds: float | None) -> contextlib.AbstractAsyncContextManager[object]:
-    """``asyncio.timeout``, or nothing."""
-    return asyncio.timeout(seconds) if seconds is not None else contextlib.nullcontext()

@@ -61,7 +61,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="
 
 
 class Unfit(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="unfit"):
-    """No child of this zygote would be like a fresh process; ``why`` is for the log."""
+    """No child of this zygote would be like a fresh process; ``why`` is for the log.
+
+    In the place of ``Ready``: nor would one of any other that is started in the same way.
+    """
 
     why: str
 

@@ -108,6 +108,9 @@ class _Server:
 
     def serve(self) -> None:
         """Returns when the daemon has hung up or this zygote is not fit any more."""
+        if why := self._fitness.why_not():
+            self._answer(Unfit(why=why))
+            return
         self._answer(Ready(modules=tuple(sys.modules)))
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)

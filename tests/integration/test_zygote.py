@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.project import Project, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.project import Daemon
+from support.watched import watched
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="zygotes need Linux: pidfd and /proc"
@@ -55,70 +49,6 @@ LOAD = """
     from app import settings
     print(json.dumps(bool(torch.allclose(model(x), x.sin() * settings.FACTOR))))
 """
-
-
-class Watched:
-    """A daemon in a project, and what it has said since one last asked."""
-
-    def __init__(self, project: Project, daemon: Daemon) -> None:
-        self.project = project
-        self.daemon = daemon
-        self._seen = 0
-
-    def events(self) -> list[dict[str, Any]]:
-        lines = [line for line in self.daemon.text().splitlines() if line.startswith("{")]
-        return [json.loads(line) for line in lines]
-
-    def wait(self, *actions: str) -> dict[str, Any]:
-        """The next event of one of these kinds."""
-        found: list[dict[str, Any]] = []
-
-        def happened() -> bool:
-            events = self.events()
-            for index, event in enumerate(events[self._seen :], self._seen):
-                if event["action"] in actions:
-                    self._seen = index + 1
-                    found.append(event)
-                    return True
-            return not self.daemon.alive()
-
-        until(happened, " or ".join(actions))
-        assert found, self.daemon.text()
-        return found[0]
-
-    def proof(self) -> Any:
-        manifest = self.project.manifest("scaled")
-        assert manifest.proof is not None
-        return manifest.proof
-
-    def log(self) -> str:
-        (path,) = (self.project.root / "state" / "logs").glob("scaled@*.log")
-        return path.read_text()
-
-    def zygotes(self) -> list[int]:
-        """The processes that fork, of this daemon."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (path / "cmdline").read_bytes().split(b"\0")
-                if b"preheat.zygote" in words and _parents(path) & {self.daemon.process.pid}:
-                    found.append(int(path.name))
-        return found
-
-
-def _parents(process: Path) -> set[int]:
-    found = set()
-    pid = int(process.name)
-    while pid > 1:
-        found.add(pid)
-        pid = int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-@contextlib.contextmanager
-def watched(project: Project) -> Iterator[Watched]:
-    with project.serving("--json") as daemon:
-        yield Watched(project, daemon)
 
 
 @pytest.fixture(scope="module")
@@ -179,12 +109,12 @@ def test_variables_that_are_set_ask_for_fresh_processes(project: Project) -> Non
 
 def test_a_module_named_like_a_library_asks_for_fresh_processes(project: Project) -> None:
     with watched(project) as daemon:
-        project.write({"filelock.py": "", "app/settings.py": "FACTOR = 3.5\n"})
+        project.write({"pstats.py": "", "app/settings.py": "FACTOR = 3.5\n"})
         try:
             daemon.wait("build_published")
         finally:
-            (project.root / "filelock.py").unlink()
-        assert "has a module named filelock, as a library is" in daemon.log()
+            (project.root / "pstats.py").unlink()
+        assert "has a module named pstats, as a library is" in daemon.log()
         assert not daemon.proof().forked
     assert loads(project)
 
