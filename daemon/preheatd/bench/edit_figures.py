@@ -20,7 +20,7 @@ PROGRAMS = {
     "mlp": "two linear layers",
     "bert": "BERT-like: embeddings, 2 layers, d=128",
     "blocks": "12 equal transformer blocks, d=256",
-    "per-block": "the same 12 blocks, compiled block by block",
+    "per-block": "the same 12 blocks, of which torch compiles one for all",
 }
 EDITS = {
     "constant": "a constant of the helper: the graph changes",
