@@ -94,7 +94,7 @@ def run_forked(main: Main, path: str) -> NoReturn:
     def forked(job: Job, events: Events) -> None:
         from preheat.shadowing import shadowed
 
-        why = shadowed([job.project, *job.search_path])
+        why = shadowed(job.project, job.search_path)
         if not why:
             main(job, events)
             why = _changed_variables(before)

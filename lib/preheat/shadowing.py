@@ -1,19 +1,30 @@
-"""Whether user code has a module that a fresh process would import in the place of a loaded library."""
+"""Whether user code has a module that stands, or would stand, in the place of a loaded library."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OWN = frozenset({"preheat", "preheatd"})
 
 
-def shadowed(entries: list[str]) -> str:
-    """A file of user code that a fresh process would import in the place of a library that is loaded here."""
-    loaded = {name for name in sys.modules if "." not in name}
-    for entry in entries:
+def shadowed(project: str, search_path: Iterable[str]) -> str:
+    """Why a forked process is not like a fresh one, in which user code comes first; empty when it is.
+
+    A module of the project must not be loaded yet, nor one that another would take the place of. Modules
+    that were loaded from ``search_path`` count as libraries.
+    """
+    loaded = {name for name in sys.modules if "." not in name} - _OWN
+    for entry in (project, *search_path):
         for name in sorted(loaded.intersection(_importable(Path(entry)))):
             file = getattr(sys.modules[name], "__file__", None)
-            if file is None or not Path(file).is_relative_to(entry):
+            from_here = file is not None and Path(file).parent in (Path(entry), Path(entry, name))
+            if entry == project or not from_here:
                 return f"{entry} has a module named {name}, as a library is"
     return ""
 

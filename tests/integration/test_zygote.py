@@ -108,15 +108,16 @@ def test_variables_that_are_set_ask_for_fresh_processes(project: Project) -> Non
 
 
 def test_a_module_named_like_a_library_asks_for_fresh_processes(project: Project) -> None:
-    with watched(project) as daemon:
-        project.write({"pstats.py": "", "app/settings.py": "FACTOR = 3.5\n"})
-        try:
+    shadow = project.root / "cProfile.py"
+    try:
+        with watched(project) as daemon:
+            project.write({shadow.name: "", "app/settings.py": "FACTOR = 3.5\n"})
             daemon.wait("build_published")
-        finally:
-            (project.root / "pstats.py").unlink()
-        assert "has a module named pstats, as a library is" in daemon.log()
-        assert not daemon.proof().forked
-    assert loads(project)
+            assert "has a module named cProfile, as a library is" in daemon.log()
+            assert not daemon.proof().forked
+        assert loads(project)
+    finally:
+        shadow.unlink()
 
 
 def test_a_zygote_that_is_killed_costs_time_alone(project: Project) -> None:

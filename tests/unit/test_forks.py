@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import os
 import sys
 import threading
@@ -52,14 +53,14 @@ def test_modules_that_only_one_of_both_imported(
 
 def test_a_project_that_shadows_what_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("")
-    assert "a module named json" in shadowed([str(tmp_path)])
+    assert "a module named json" in shadowed(str(tmp_path), [])
 
 
 @pytest.mark.parametrize("name", ["msgspec/__init__.py", "msgspec.cpython-311-x86_64-linux-gnu.so"])
 def test_packages_and_extensions_shadow_as_well(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
-    assert "a module named msgspec" in shadowed([str(tmp_path)])
+    assert "a module named msgspec" in shadowed(str(tmp_path), [])
 
 
 def test_directories_without_code_and_other_names_shadow_nothing(tmp_path: Path) -> None:
@@ -67,11 +68,25 @@ def test_directories_without_code_and_other_names_shadow_nothing(tmp_path: Path)
     (tmp_path / "json" / "data.txt").write_text("")
     (tmp_path / "json.txt").write_text("")
     (tmp_path / "of_the_project.py").write_text("")
-    assert shadowed([str(tmp_path), str(tmp_path / "missing")]) == ""
+    assert shadowed(str(tmp_path), [str(tmp_path / "missing")]) == ""
 
 
-def test_what_was_loaded_from_the_project_itself_is_no_shadow() -> None:
-    assert shadowed([os.path.dirname(os.path.dirname(zygote.__file__))]) == ""  # noqa: PTH120
+def test_what_was_loaded_from_the_search_path_is_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib_of_theirs.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("lib_of_theirs")
+    try:
+        assert shadowed(str(tmp_path / "project"), [str(tmp_path)]) == ""
+        # Of the project itself nothing may be loaded before user code is.
+        assert "a module named lib_of_theirs" in shadowed(str(tmp_path), [])
+    finally:
+        del sys.modules["lib_of_theirs"]
+
+
+def test_preheat_in_the_project_is_no_shadow() -> None:
+    assert shadowed(os.path.dirname(os.path.dirname(zygote.__file__)), []) == ""  # noqa: PTH120
 
 
 @LINUX
