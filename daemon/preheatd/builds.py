@@ -25,8 +25,8 @@ from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
+from preheatd.politeness.limits import LimitsTold
 from preheatd.politeness.processors import compile_threads, read_processors, with_compile_threads
-from preheatd.politeness.troubles import Troubles
 from preheatd.stages import BuildFailed, Heard, Stages, Superseded, seconds_by_stage, state_unusable
 from preheatd.state import Failure
 from preheatd.surroundings import search_path, target_environment, with_caches
@@ -65,7 +65,7 @@ class Builder:
     confirming: Callable[[Callable[[Manifest], Awaitable[None]]], Confirming]
     forks: Forks | None = None
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
-    troubles: Troubles = dataclasses.field(default_factory=Troubles)
+    limits: LimitsTold = dataclasses.field(default_factory=LimitsTold)
 
     async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
         """Build, prove and publish one target. Raises only what is a fault of preheat itself."""
@@ -165,7 +165,7 @@ class Builder:
     ) -> Attempt:
         variables = target_environment(self.environ, request.target, self.config.project)
         return Attempt(
-            stages=Stages(request, emit, work, log, Heard(), self.config.politeness, self.troubles),
+            stages=Stages(request, emit, work, log, Heard(), self.config.politeness, self.limits),
             work=work,
             job=self._job(request, work, variables),
             variables=variables,

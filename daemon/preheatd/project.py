@@ -19,7 +19,7 @@ from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
 from preheatd.plan import NO_KICKS
-from preheatd.politeness.troubles import Troubles
+from preheatd.politeness.limits import LimitsTold
 from preheatd.remembering import Order
 from preheatd.roots import source_files
 from preheatd.state import State, state_path
@@ -45,7 +45,7 @@ class Project:
     state: State
     inventory: Inventory
     zygotes: Zygotes | None = None
-    troubles: Troubles = dataclasses.field(default_factory=Troubles)
+    limits: LimitsTold = dataclasses.field(default_factory=LimitsTold)
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
@@ -74,7 +74,7 @@ class Project:
             expected=self.inventory.environment,
             confirming=self._confirming,
             forks=self._forks(),
-            troubles=self.troubles,
+            limits=self.limits,
         )
 
     async def prepare_zygotes(self, survey: Survey) -> None:

@@ -135,7 +135,7 @@ class Service:
         self.observed.metrics.watch_events = lambda: self._watcher.count
         self.observed.metrics.paused = lambda: bool(self.pauses)
         self._gate = Gate(
-            project.config.politeness, self._emit, pauses=self.pauses, troubles=project.troubles
+            project.config.politeness, self._emit, pauses=self.pauses, limits=project.limits
         )
         self._view.queue = self._dispatcher = Dispatcher(
             lambda request, emit: self._project.build(request, emit),

@@ -11,10 +11,10 @@ from preheat.errors import BuildError, ProofError, StoreError
 from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent, UnfitEvent
 from preheatd import events, owned
 from preheatd.clock import utc_now
+from preheatd.politeness.limits import LimitsTold
 from preheatd.politeness.memory import MemoryExceeded, run_within
 from preheatd.politeness.priority import give_way
 from preheatd.politeness.settings import Politeness, bytes_text
-from preheatd.politeness.troubles import Troubles
 from preheatd.process import Command, describe_status, start_fresh
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Stages:
     log: BoundedLog
     heard: Heard
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
-    troubles: Troubles = dataclasses.field(default_factory=Troubles)
+    limits: LimitsTold = dataclasses.field(default_factory=LimitsTold)
     ran: list[Ran] = dataclasses.field(default_factory=list)
 
     async def run(
@@ -152,7 +152,7 @@ class Stages:
             # Not started at all is better than left behind when this process is killed.
             raise state_unusable(error, self.work) from error
         for trouble in give_way(group, self.politeness):
-            self.troubles.tell(self.emit, trouble)
+            self.limits.tell(self.emit, trouble)
 
     def _too_large(self, stage: str, used: int) -> BuildFailed:
         limit = bytes_text(self.request.target.memory_limit or 0)

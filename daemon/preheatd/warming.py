@@ -55,7 +55,7 @@ class _Warming:
             emit=emit,
             finished=self._finished,
             confirm=project.confirm,
-            gate=Gate(project.config.politeness.when_asked(), emit, troubles=project.troubles),
+            gate=Gate(project.config.politeness.when_asked(), emit, limits=project.limits),
         )
 
     async def run(self, plan: Plan) -> None:

@@ -14,10 +14,10 @@ from preheatd import events, schedule
 from preheatd.pauses import Pauses, tell_changes
 from preheatd.politeness.gpu_turns import GpuTurns
 from preheatd.politeness.gpus import Nvml, gpu_names
+from preheatd.politeness.limits import LimitsTold
 from preheatd.politeness.machine import ThisMachine
 from preheatd.politeness.machine_pauses import MachinePauses
 from preheatd.politeness.settings import Politeness
-from preheatd.politeness.troubles import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Gate:
         pauses: Pauses | None = None,
         gpus: Gpus | None = None,
         machine: Machine | None = None,
-        troubles: Troubles | None = None,
+        limits: LimitsTold | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,7 +51,7 @@ class Gate:
         self.pauses = Pauses() if pauses is None else pauses
         self._emit = emit
         self._environ = environ
-        told = troubles or Troubles()
+        told = limits or LimitsTold()
 
         def trouble(detail: str) -> None:
             told.tell(emit, detail)

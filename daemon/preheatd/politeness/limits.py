@@ -5,8 +5,8 @@ from __future__ import annotations
 from preheatd import events
 
 
-class Troubles:
-    """Tells each trouble once, for as long as this object lives."""
+class LimitsTold:
+    """Tells each limit once, for as long as this object lives."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
