@@ -33,11 +33,11 @@ from preheatd.troubles import recorded
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from rich.console import Console
 
-    from preheatd import explaining, report
+    from preheatd import explaining, progress, report
     from preheatd.operations import Listening, Operations
     from preheatd.plan import Decision
     from preheatd.project import Project
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 else:
     # They draw with rich, which takes megabytes; a service prints lines alone.
     explaining, report = later("preheatd.explaining"), later("preheatd.report")
+    progress = later("preheatd.progress")
 
 STALE_EXIT_CODE = 3
 _PIPE_COLUMNS = 400
@@ -66,8 +67,8 @@ async def warm(options: Options, targets: tuple[str, ...]) -> int:
     # Progress is for people; with --json standard output belongs to the answer.
     stopped: list[signal.Signals] = []
     with (
-        _report(errors=True, quiet=options.as_json) as progress,
-        History(project.state, progress.emit) as history,
+        _report(errors=True, quiet=options.as_json) as shown,
+        History(project.state, shown.emit) as history,
     ):
         warmed = await _until_stopped(warming.warm(project, history.heard), stopped)
     if warmed is None:
@@ -106,8 +107,8 @@ async def watch(options: Options) -> int:
         await Service(project, _print_event, listen=listen).run()
         return 0
     last = await asyncio.to_thread(last_build_seconds, project.state)
-    with _report(last_seconds=last) as progress:
-        await Service(project, progress.emit, planned=progress.planned, listen=listen).run()
+    with _report(last_seconds=last, log_tail=project.state.log_tail) as shown:
+        await Service(project, shown.emit, planned=shown.planned, listen=listen).run()
     return 0
 
 
@@ -306,15 +307,19 @@ def say(text: str) -> None:
 
 
 def _report(
-    *, errors: bool = False, quiet: bool = False, last_seconds: Mapping[str, float] | None = None
-) -> report.LiveReport | report.PlainReport:
+    *,
+    errors: bool = False,
+    quiet: bool = False,
+    last_seconds: Mapping[str, float] | None = None,
+    log_tail: Callable[[str, str], str] = lambda target, environment: "",
+) -> progress.LiveReport | progress.PlainReport:
     """What shows progress, on standard error with ``errors``."""
     from rich.console import Console
 
     console = Console(stderr=errors, quiet=quiet)
     if quiet or not console.is_terminal:
-        return report.PlainReport(console)
-    return report.LiveReport(console, last_seconds)
+        return progress.PlainReport(console)
+    return progress.LiveReport(console, last_seconds, log_tail)
 
 
 def _print_event(event: events.Event) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FORK_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
 _RECEIVED_BYTES = 1024 * 1024
 
 
@@ -42,13 +44,28 @@ class ForkedProcess:
         return self._ended.result() if self._ended.done() else None
 
     async def wait(self) -> int:
-        """Wait for the end."""
-        return await asyncio.shield(self._ended)
+        """Wait for the end. A zygote that hangs cannot tell of it: now and then one looks for oneself."""
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    return await asyncio.shield(self._ended)
+            except TimeoutError:
+                if not await asyncio.to_thread(_runs, self.pid):
+                    self.ended(-signal.SIGKILL)
 
     def ended(self, status: int) -> None:
         """The zygote says so, or has ended itself."""
         if not self._ended.done():
             self._ended.set_result(status)
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
 
 
 class Line:
@@ -77,6 +94,8 @@ class Line:
         except (OSError, msgspec.MsgspecError) as error:
             self.why_not = self.why_not or f"the zygote cannot be understood: {error}"
         finally:
+            # One that ends before it was ready would do so again.
+            self.hopeless = self.hopeless or not self.answered.is_set()
             self.close()
 
     def close(self) -> None:
@@ -128,7 +147,8 @@ class Line:
         except (OSError, TimeoutError) as error:
             out.close()
             err.close()
-            raise ZygoteUnfit(f"the zygote does not answer: {error}") from error
+            self.why_not = f"the zygote does not answer: {error or 'in time'}"
+            raise ZygoteUnfit(self.why_not) from error
         except BaseException:
             out.close()
             err.close()

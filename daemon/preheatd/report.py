@@ -1,30 +1,25 @@
-"""What a person sees: tables, a live view on a terminal, plain lines elsewhere."""
+"""What a person sees: tables, and failures in full. ``progress.py`` has what moves."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from rich.live import Live
 from rich.markup import escape
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from preheat.verdict import Verdict
-from preheatd import events
 from preheatd.answers import form_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from preheat.verdict import Reason
     from preheatd.findings import Finding
     from preheatd.history import Entry
-    from preheatd.plan import Decision, Plan
+    from preheatd.plan import Plan
     from preheatd.shown import DaemonShown, FailureShown, OwnerShown, StatusShown
     from preheatd.state import Failure
     from preheatd.warming import Warmed
@@ -38,22 +33,19 @@ STYLES = {
     Verdict.UNTRUSTED: "bold red",
 }
 _REASONS_SHOWN = 3
-_REFRESH_PER_SECOND = 8
-# What the live table shows by itself.
-_IN_THE_PICTURE = {events.CHANGED, events.BUILD_QUEUED, events.PLANNED}
 
 
 def print_plan(console: Console, plan: Plan) -> None:
     """One line a target: verdict, action, why."""
-    table = _table("target", "verdict", "action", "why")
+    table = table_of("target", "verdict", "action", "why")
     for one in plan.decisions:
-        table.add_row(one.target, verdict_text(one.verdict), str(one.action), _why(one.reasons))
+        table.add_row(one.target, verdict_text(one.verdict), str(one.action), why_text(one.reasons))
     console.print(table)
 
 
 def print_warmed(console: Console, warmed: Iterable[Warmed]) -> None:
     """One line a target: what was done and how it ended; then the failures in full."""
-    table = _table("target", "verdict", "result", "seconds", "form", "max error")
+    table = table_of("target", "verdict", "result", "seconds", "form", "max error")
     failures = []
     for one in warmed:
         proof = one.manifest.proof if one.manifest else None
@@ -79,9 +71,9 @@ def print_status(console: Console, status: StatusShown) -> None:
     if status.daemon is not None:
         for label, text in daemon_lines(status.daemon):
             console.print(f"        {label}: {escape(text)}", highlight=False)
-    table = _table("target", "verdict", "form", "built", "why")
+    table = table_of("target", "verdict", "form", "built", "why")
     for one in status.targets:
-        why = _why(one.reasons)
+        why = why_text(one.reasons)
         table.add_row(
             one.target, verdict_text(one.verdict), one.form or "", one.built_at or "", why
         )
@@ -131,7 +123,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 def print_history(console: Console, entries: Iterable[Entry]) -> None:
     """One line an event, oldest first."""
-    table = _table("at (UTC)", "target", "what", "seconds", "why")
+    table = table_of("at (UTC)", "target", "what", "seconds", "why")
     for entry in entries:
         event = entry.event
         seconds = "" if event.seconds is None else f"{event.seconds:.1f}"
@@ -154,7 +146,7 @@ def print_reasons(console: Console, reasons: Iterable[Reason], label: str = "") 
         if reason not in differences:
             console.print(f"  {label}{escape(str(reason))}", highlight=False)
     if differences:
-        table = _table("  difference", "built", "here")
+        table = table_of("  difference", "built", "here")
         for one in differences:
             words = f"  {one.kind.replace('_', ' ')}: {one.symbol or one.file}"
             table.add_row(Text(words), Text(one.built or ""), Text(one.here or ""))
@@ -173,102 +165,7 @@ def print_failure(
         console.print(f"  | {escape(line)}", highlight=False, style="dim")
 
 
-class PlainReport:
-    """Prints each event as a line. For logs and for terminals that cannot be drawn on."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def emit(self, event: events.Event) -> None:
-        """Print it, unless it says only that nothing special happened."""
-        if event.action != events.CHANGED:
-            self._console.print(escape(str(event)), highlight=False, soft_wrap=True)
-
-    def planned(self, plan: Plan) -> None:
-        """Plans are not printed: what follows from them is."""
-
-
-@dataclasses.dataclass
-class _Build:
-    started: float
-    phase: str = "start"
-
-
-class LiveReport:
-    """Draws the targets and what happens to each, and prints problems and results above.
-
-    ``last_seconds``: how long each target's last build took, where that is known.
-    """
-
-    def __init__(self, console: Console, last_seconds: Mapping[str, float] | None = None) -> None:
-        self._last_seconds = dict(last_seconds or {})
-        self._decisions: tuple[Decision, ...] = ()
-        self._builds: dict[str, _Build] = {}
-        self._proofs: dict[str, float] = {}
-        self._console = console
-        self._live = Live(
-            console=console, get_renderable=self._draw, refresh_per_second=_REFRESH_PER_SECOND
-        )
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
-
-    def emit(self, event: events.Event) -> None:
-        """Take it into the picture."""
-        name = event.target or ""
-        if event.action == events.BUILD_STARTED:
-            self._builds[name] = _Build(time.monotonic())
-        elif event.action == events.BUILD_PHASE:
-            if name in self._builds:
-                self._builds[name].phase = event.phase or ""
-        elif event.action == events.PROOF_STARTED:
-            self._proofs[name] = time.monotonic()
-        elif event.action in (events.PROOF_CONFIRMED, events.PROOF_STOPPED):
-            self._proofs.pop(name, None)
-        elif event.action not in _IN_THE_PICTURE:
-            self._builds.pop(name, None)
-            self._proofs.pop(name, None)
-            if event.action == events.BUILD_PUBLISHED and event.seconds and not event.detail:
-                self._last_seconds[name] = event.seconds
-            style = "red" if event.is_problem else ""
-            self._console.print(escape(str(event)), style=style, highlight=False)
-
-    def planned(self, plan: Plan) -> None:
-        """Show this plan from now on."""
-        self._decisions = plan.decisions
-
-    def _draw(self) -> RenderableType:
-        table = _table("target", "verdict", "", "why")
-        shown = {one.target for one in self._decisions}
-        for one in self._decisions:
-            verdict = Verdict.BUILDING if one.target in self._builds else one.verdict
-            activity = self._activity(one.target)
-            table.add_row(one.target, verdict_text(verdict), activity, _why(one.reasons))
-        for name in self._builds.keys() - shown:
-            table.add_row(name, verdict_text(Verdict.BUILDING), self._activity(name), Text(""))
-        return table
-
-    def _activity(self, name: str) -> RenderableType:
-        build = self._builds.get(name)
-        if build is None:
-            proof = self._proofs.get(name)
-            return Text(f"proving once more, {time.monotonic() - proof:.0f} s" if proof else "")
-        text = f"{build.phase}, {time.monotonic() - build.started:.0f} s"
-        last = self._last_seconds.get(name)
-        return Spinner("dots", text=text if last is None else f"{text} (last time {last:.0f} s)")
-
-
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, overflow="fold" if name == "why" else "ellipsis")
@@ -280,7 +177,7 @@ def verdict_text(verdict: Verdict) -> Text:
     return Text(str(verdict), style=STYLES[verdict])
 
 
-def _why(reasons: tuple[Reason, ...]) -> Text:
+def why_text(reasons: tuple[Reason, ...]) -> Text:
     shown = "; ".join(str(reason) for reason in reasons[:_REASONS_SHOWN])
     more = len(reasons) - _REASONS_SHOWN
     return Text(f"{shown}; and {more} more" if more > 0 else shown)

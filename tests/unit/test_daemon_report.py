@@ -15,9 +15,8 @@ from preheatd import events
 from preheatd.answers import explain_answer, status_answer, target_answer
 from preheatd.explaining import print_explanation, print_symbols
 from preheatd.plan import Action, Decision, Plan
+from preheatd.progress import LiveReport, PlainReport
 from preheatd.report import (
-    LiveReport,
-    PlainReport,
     print_failure,
     print_plan,
     print_status,
@@ -106,6 +105,30 @@ def test_a_live_view() -> None:
     assert "trace, 0 s (last time 12 s)" in text(console)
     assert "1 stale" not in text(console)  # the table says so
     assert "BUILDING" in text(console)
+
+
+def test_a_live_view_shows_what_a_failed_build_said_last_and_once() -> None:
+    console = output(terminal=True)
+    said = "\n".join(["first", *(f"line [{n}]" for n in range(9)), "[preheat] process ended"])
+    with LiveReport(console, log_tail=lambda target, environment: said) as report:
+        for _ in range(2):
+            failed = events.Event(action=events.BUILD_FAILED, target="encoder", environment="e")
+            report.emit(failed)
+    assert text(console).count("  | line [8]") == 1
+    assert text(console).count("  | line [1]") == 1
+    for left_out in ("first", "line [0]", "process ended"):
+        assert left_out not in text(console)
+
+
+def test_a_live_view_shows_what_waits_and_what_is_proven_once_more() -> None:
+    console = output(terminal=True)
+    with LiveReport(console) as report:
+        report.planned(PLAN)
+        report.emit(events.Event(action=events.PROOF_STARTED, target="other"))
+        phase = events.Event(action=events.BUILD_PHASE, target="other", phase="proof")
+        report.emit(phase)
+    assert "waiting" in text(console)
+    assert "build phase" not in text(console)
 
 
 def test_a_failure_in_full() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import importlib
 import os
+import socket
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from test_daemon_dispatch import Script, order
 from preheat import forking, zygote
 from preheat.manifest import Proof
 from preheat.shadowing import shadowed
-from preheatd import events
+from preheatd import events, forked
 from preheatd.dispatch import Dispatcher
 from preheatd.forks import other_modules
 from preheatd.plan import Action, TargetFacts, decide
@@ -157,6 +158,54 @@ def test_answers_come_back_as_they_were(message: forking.Answer) -> None:
 def test_a_request_for_anything_else_is_refused(line: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         forking.read_request(line)
+
+
+@LINUX
+async def test_a_child_whose_zygote_hangs_is_still_seen_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forked, "_LOOK_SECONDS", 0.05)
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    child = forked.ForkedProcess(process.pid, asyncio.StreamReader(), asyncio.StreamReader())
+    waiting = asyncio.create_task(child.wait())
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    process.kill()
+    assert await asyncio.wait_for(waiting, 10) == -9
+    await process.wait()
+
+
+async def test_a_zygote_that_does_not_answer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forked, "_FORK_SECONDS", 0.05)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        line = forked.Line(ours)
+        with pytest.raises(forked.ZygoteUnfit, match="does not answer"):
+            await line.fork("preheat.build", "job.json", {})
+        assert line.why_not
+        line.close()
+
+
+async def test_a_zygote_that_ends_before_it_is_ready_is_hopeless() -> None:
+    ours, theirs = socket.socketpair()
+    line = forked.Line(ours)
+    listening = asyncio.create_task(line.listen())
+    theirs.close()
+    await listening
+    assert line.hopeless
+    with pytest.raises(forked.ZygoteUnfit):
+        await line.fork("preheat.build", "job.json", {})
+
+
+async def test_one_that_answered_and_ended_may_be_started_again() -> None:
+    ours, theirs = socket.socketpair()
+    line = forked.Line(ours)
+    theirs.sendall(forking.encode(forking.Ready(modules=("torch",))))
+    theirs.close()
+    await line.listen()
+    assert (line.modules, line.hopeless, line.why_not) == ({"torch"}, False, "the zygote ended")
 
 
 def facts_of(*, forked: bool, building: bool = False) -> TargetFacts:
