@@ -57,6 +57,13 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(autouse=True)
+def needs_a_gpu() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA GPU on this machine")
+
+
 @pytest.fixture
 def name() -> str:
     """The GPU that a build takes here."""
