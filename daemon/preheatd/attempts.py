@@ -85,7 +85,7 @@ class Attempt:
         ``began``: when the build in a fresh process did, if there was one.
         """
         job = self._write_job("proof", ())
-        await self._proof("proof", job, self.stages, start_fresh)
+        await self._proof(job, self.stages, self._proof_caches("proof"), start_fresh)
         proven = self.stages.heard.proven
         if proven is None:
             raise BuildFailed("no_proof", "The proof process ended well but proved nothing.")
@@ -162,10 +162,11 @@ class Attempt:
         kind = KIND_OF_FORM[form]
         job = self._write_job(f"proof-{form}", (form,))
         stages = dataclasses.replace(self.stages, heard=Heard())
-        start = fork.start("proof", kind, job, self._proof_caches(f"proof-{form}").variables())
+        caches = self._proof_caches(f"proof-{form}")
+        start = fork.start("proof", kind, job, caches.variables())
         try:
             async with fork.in_time():
-                await self._proof(f"proof-{form}", job, stages, start)
+                await self._proof(job, stages, caches, start)
             proven = stages.heard.proven
             if proven is None:
                 raise NotForked("the proof process proved nothing")
@@ -179,12 +180,12 @@ class Attempt:
             raise NotForked(str(error)) from error
         return proven
 
-    async def _proof(self, name: str, job: Path, stages: Stages, start: Start) -> None:
-        # The proof gets no compiler's caches, as a worker on another machine would have none.
-        variables = with_caches(self.variables, self._proof_caches(name))
+    async def _proof(self, job: Path, stages: Stages, caches: CompilerCaches, start: Start) -> None:
+        variables = with_caches(self.variables, caches)
         await stages.run("proof", (*PROOF_ARGUMENTS, str(job)), variables, start)
 
     def _proof_caches(self, name: str) -> CompilerCaches:
+        """Empty ones: a worker on another machine would have no compiler's caches."""
         caches = CompilerCaches(self.work / f"{name}-caches")
         shutil.rmtree(caches.base, ignore_errors=True)
         return caches.prepare()

@@ -156,7 +156,9 @@ class Builder:
             environment=environment,
         )
         with owned.OwnedDirectory(self.state.work, owner) as work:
-            path = self.state.log(name if purpose == "build" else f"{name}.{purpose}", environment)
+            path = self.state.log(name, environment)
+            if purpose != "build":
+                path = path.with_name(f"{name}.{purpose}.log")
             async with BoundedLog(path) as log:
                 yield work, log
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from preheatd import answers, events
 from preheatd import status as statuses
 from preheatd.clock import utc_now
 from preheatd.plan import Action, Plan
-from preheatd.store_size import StoreMeter
 from preheatd.troubles import recorded
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from preheatd.plan import Decision
     from preheatd.project import Project
     from preheatd.status import TargetStatus
+    from preheatd.store_figures import StoreFigures
 
 _ENDS = {
     events.BUILD_PUBLISHED,
@@ -67,11 +68,16 @@ class Seen:
 class LiveView:
     """The picture that the daemon has of itself, for whoever asks it.
 
-    ``watch_mode``: how it watches at the moment. ``queue`` is set once builds can run.
+    ``store`` knows how large that is. ``watch_mode``: how it watches at the moment. ``queue`` is set once
+    builds can run.
     """
 
     def __init__(
-        self, project: Project, pauses: Pauses, watch_mode: Callable[[], str] = lambda: "off"
+        self,
+        project: Project,
+        pauses: Pauses,
+        store: StoreFigures,
+        watch_mode: Callable[[], str] = lambda: "off",
     ) -> None:
         self.project = project
         self.started_at = utc_now()
@@ -80,7 +86,7 @@ class LiveView:
         self.queue: Dispatcher | None = None
         self._pauses = pauses
         self._watch_mode = watch_mode
-        self._meter = StoreMeter(project.config.store)
+        self._store = store
         self._seen: Seen | None = None
         self._building: dict[str, Building] = {}
         self._ended: dict[str, float] = {}
@@ -100,7 +106,6 @@ class LiveView:
         elif event.action in _ENDS:
             self._building.pop(name, None)
             self._ended[name] = time.monotonic()
-            self._meter.doubt()
         elif event.action in (events.CONFIG_REFUSED, events.CONFIG_RELOADED):
             self.refused = event.detail if event.action == events.CONFIG_REFUSED else ""
         elif event.action == events.WATCH_POLLING:
@@ -113,13 +118,8 @@ class LiveView:
         """A round has ended like this."""
         self.project = seen.project
         self._seen = seen
-        self._meter.size()  # so that it is known before somebody asks
         names = {one.target for one in seen.plan.decisions}
         self._ended = {name: at for name, at in self._ended.items() if name in names}
-
-    async def close(self) -> None:
-        """End what measures."""
-        await self._meter.close()
 
     @property
     def plan(self) -> Plan:
@@ -158,7 +158,7 @@ class LiveView:
         troubles = await asyncio.to_thread(recorded, project.state)
         return {
             **answers.status_answer(rows, daemons, store, "daemon", troubles),
-            "daemon": self._daemon_answer(seen),
+            "daemon": self._daemon_answer(seen, await asyncio.to_thread(self._store_answer)),
         }
 
     async def _rows(self, seen: Seen) -> list[msgspec.Raw]:
@@ -178,9 +178,16 @@ class LiveView:
         changed = dataclasses.replace(target, decision=self.now(target.decision))
         return _raw(changed)
 
-    def _daemon_answer(self, seen: Seen | None) -> answers.Json:
+    def _store_answer(self) -> answers.Json:
+        size = self._store.look()
+        try:
+            free = shutil.disk_usage(self.project.config.store).free
+        except OSError:
+            free = None
+        return {"objects": size.objects, "bytes": size.bytes, "free_bytes": free}
+
+    def _daemon_answer(self, seen: Seen | None, store: answers.Json) -> answers.Json:
         config = self.project.config
-        size = self._meter.size()
         return {
             "pid": os.getpid(),
             "version": VERSION,
@@ -195,7 +202,7 @@ class LiveView:
             "queue": list(self.queue.waiting) if self.queue else [],
             "refused": self.refused or None,
             "watch": {"mode": self._watch_mode(), "limit": self._limit or None},
-            "store_size": None if size is None else msgspec.to_builtins(size),
+            "store_size": store,
         }
 
 

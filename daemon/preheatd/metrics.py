@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from preheat.version import VERSION
 from preheatd import troubles
-from preheatd.store_figures import StoreFigures
 from preheatd.tallies import Tallies
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from preheat.store.layout import Layout
     from preheatd import events
     from preheatd.plan import Plan
+    from preheatd.store_figures import StoreFigures
     from preheatd.tallies import Histogram
 
 
@@ -34,12 +33,12 @@ class Metrics:
     library prometheus-client is imported by the first ``render``: most daemons are never asked.
     """
 
-    def __init__(self, layout: Layout, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreFigures, clock: Callable[[], float] = time.monotonic) -> None:
         self.tallies = Tallies(clock)
         self.troubles: tuple[troubles.Trouble, ...] = ()
         self.watch_events: Callable[[], int] = lambda: 0
         self.paused: Callable[[], bool] = lambda: False
-        self._store = StoreFigures(layout)
+        self._store = store
         self._last_plan = 0.0
 
     def heard(self, event: events.Event) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from preheat.store.layout import Layout
     from preheatd.plan import Plan
+    from preheatd.store_figures import StoreFigures
 
 # How long a clock that was set is told of.
 CLOCK_TOLD_SECONDS = 600.0
@@ -26,12 +26,12 @@ class Observed:
     def __init__(
         self,
         emit: events.Emit,
-        layout: Layout,
+        store: StoreFigures,
         *,
         offset: Callable[[], float] = clock.offset_seconds,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.metrics = Metrics(layout)
+        self.metrics = Metrics(store)
         self.troubles: tuple[troubles.Trouble, ...] = ()
         self._emit = emit
         self._record: troubles.Record | None = None

@@ -92,9 +92,7 @@ def daemon_lines(daemon: DaemonShown) -> list[tuple[str, str]]:
     building = ", ".join(f"{one.target} ({one.phase})" for one in daemon.building)
     lines = [
         ("paused", ", ".join(str(one) for one in daemon.paused)),
-        ("configuration refused", daemon.refused or ""),
         ("control", daemon.control_trouble or ""),
-        ("watch", daemon.watch.limit or ""),
         ("building", building),
         ("waiting", ", ".join(daemon.queue)),
     ]

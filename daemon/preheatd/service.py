@@ -36,6 +36,7 @@ from preheatd.presence import Presence
 from preheatd.roots import look_at_roots
 from preheatd.rounds import Rounds
 from preheatd.signals import on_reload_signal, on_stop_signals
+from preheatd.store_figures import StoreFigures
 from preheatd.supervised import Supervised
 from preheatd.watch import Watcher
 from preheatd.zygotes import Zygotes
@@ -81,7 +82,8 @@ class Service:
         self._history = History(project.state, emit)
         self.pauses = Pauses()
         self._kicks = Kicks()
-        self._view = LiveView(project, self.pauses, lambda: self._watcher.mode)
+        store = StoreFigures(project.store.layout)
+        self._view = LiveView(project, self.pauses, store, lambda: self._watcher.mode)
         self._stream = Stream()
         listeners = events.to_all(
             self._history.heard, self._view.heard, self._kicks.heard, self._stream.publish
@@ -89,7 +91,7 @@ class Service:
         self._supervised = Supervised(
             notifier or Notifier(), listeners, self._is_well, project.state, self.pauses
         )
-        self.observed = Observed(self._supervised.heard, project.store.layout)
+        self.observed = Observed(self._supervised.heard, store)
         self._emit = self.observed.heard
         self._wanted = asyncio.Event()
         self._rounds = Rounds(self._wanted.set)
@@ -157,7 +159,6 @@ class Service:
             if self._preparing is not None:
                 self._preparing.cancel()
             await self._zygotes.close()
-            await self._view.close()
             await asyncio.to_thread(self._history.close)
 
     def _operations(self) -> Operations:
@@ -253,7 +254,6 @@ class Service:
             count = _count(len(self._project.config.targets), "target")
             self._emit(events.Event(action=events.READY, detail=f"keeping {count} warm"))
             self._supervised.started()
-            self._preparing = asyncio.create_task(self._prepare_zygotes())
         if asked:
             await asyncio.to_thread(self._supervised.reloaded)
         self._rounds.end()
@@ -287,6 +287,9 @@ class Service:
         self._dispatcher.replace_unconfirmed(
             self._project.orders(survey, plan.to_confirm(), confirm=True)
         )
+        if self._preparing is None and not plan.to_build():
+            preparing = self._project.prepare_zygotes(survey)
+            self._preparing = asyncio.create_task(preparing, name="zygotes")
         self._kicks.planned(plan, kicks)
         self._blocked.planned(plan)
         self._view.planned(Seen(project=self._project, survey=survey, plan=plan, began=began))
@@ -299,10 +302,6 @@ class Service:
 
     async def _survey(self) -> Survey:
         return await self._project.inventory.survey(self._project.config)
-
-    async def _prepare_zygotes(self) -> None:
-        if not self._dispatcher.running:
-            await self._project.prepare_zygotes(await self._survey())
 
     async def _sources_state(self, target: str) -> str:
         survey = await self._survey()

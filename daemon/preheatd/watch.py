@@ -63,6 +63,8 @@ _LIMITS = {
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
 _MAX_PATHS = 20_000
+# watchdog keeps an event for half a second, in case the other half of a move comes.
+_ON_THEIR_WAY_SECONDS = 1.0
 _IGNORED_SUFFIXES = (".pyc", ".pyo", "/__pycache__", "/.git")
 _IGNORED_PARTS = ("/__pycache__/", "/.git/", "/.hg/")
 
@@ -106,6 +108,7 @@ class Watcher:
         self._limit: OSError | None = None
         self._observers: list[BaseObserver] = []
         self._roots: tuple[Root, ...] = ()
+        self._retiring: dict[asyncio.Task[None], list[BaseObserver]] = {}
         self._handler = _Handler(self._note)
         self._log_handler = _OverflowHandler(self._overflowed)
         for name in OVERFLOW_LOGGERS:
@@ -142,6 +145,14 @@ class Watcher:
     async def _replace(self, roots: tuple[Root, ...]) -> None:
         new = await asyncio.to_thread(self._place, roots)
         old, self._observers, self._roots = self._observers, new, roots
+        if old:
+            # Events from before the new watches may still be on their way through the old ones.
+            task = asyncio.create_task(self._retire(old), name="old watches")
+            self._retiring[task] = old
+            task.add_done_callback(self._retiring.pop)
+
+    async def _retire(self, old: list[BaseObserver]) -> None:
+        await asyncio.sleep(_ON_THEIR_WAY_SECONDS)
         await asyncio.to_thread(_stop, old)
 
     async def wait(self) -> None:
@@ -169,6 +180,10 @@ class Watcher:
         for name in OVERFLOW_LOGGERS:
             logging.getLogger(name).removeHandler(self._log_handler)
         old, self._observers = self._observers, []
+        for task, retiring in list(self._retiring.items()):
+            task.cancel()
+            old += retiring
+        await asyncio.gather(*self._retiring, return_exceptions=True)
         await asyncio.to_thread(_stop, old)
 
     # Called in other threads from here on.

@@ -21,8 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 import test_daemon_double as double
@@ -30,10 +29,9 @@ import test_daemon_double as double
 from preheat.manifest import ModuleSource, ObjectRef, Sources, sha256
 from preheat.sources.digest import module_digest
 from preheat.store import DiskStore
-from preheatd import answers, status
 from preheatd.config import load_config
-from preheatd.plan import make_plan
 from preheatd.project import open_project
+from support.control import ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,25 +135,6 @@ def replace(file: Path, text: str) -> None:
     temporary.replace(file)
 
 
-def own_part(daemon: Daemon, file: Path, rounds: int = 5) -> None:
-    """From an edit to the start of the build, and from the proof to the publication.
-
-    The proof's end is not told, so the time of the double's proof process is part of the second one.
-    """
-    seconds = []
-    for number in range(rounds):
-        since = len(daemon.events)
-        replace(file, f"#\ndef encoder():\n    return {100 + number}\n")
-        written = time.monotonic()
-        started = daemon.until("build_started", since=since)
-        published = daemon.until("build_published", since=since)
-        proof = max(at for at, one in daemon.events[since:] if one.get("phase") == "proof")
-        seconds.append(started - written + published - proof)
-        daemon.quiet(2.5)
-    text = "the daemon's own part of edit to fresh (aim: 3 % of the 13.4 s of `preheat demo`)"
-    say(text, 0.4, statistics.median(seconds), "s")
-
-
 def git(project: Path, *words: str) -> None:
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
     subprocess.run([*command, *words], cwd=project, check=True, capture_output=True)
@@ -207,39 +186,36 @@ def many_targets(directory: Path, count: int = 1000) -> None:
             proof=double.PROOF,
         )
         store.publish(made)
-    # The interpreter's answer is kept from the first time on.
-    for what, aim in (("plan", None), ("plan", 2.0), ("status", None)):
+    command(file, "plan")  # the interpreter's answer is kept from the first time on
+    plain = f"{count} targets, no daemon: the command"
+    say(f"{plain} `preheat plan`", 2, command(file, "plan"), "s")
+    say(f"{plain} `preheat status`", 0.1, command(file, "status"), "s")
+    with serving(file, count) as daemon:
+        asked = f"{count} targets, a daemon runs:"
+        state = open_project(load_config(file), create=False).state
+        (owner,) = state.running_daemons(file)
+        say(f"{asked} its answer to /v1/status", 100, median_ms(owner.control, "/v1/status"), "ms")
+        say(f"{asked} a plan, asked for", 2, median_ms(owner.control, "/v1/plan") / 1e3, "s")
+        say(f"{asked} the command `preheat status`", 0.1, command(file, "status"), "s")
+        assert daemon.process.poll() is None
+
+
+def command(file: Path, what: str) -> float:
+    """How many seconds a command takes, its interpreter's start among them."""
+    words = [sys.executable, "-m", "preheatd", what, "--json", "--config", str(file)]
+    began = time.monotonic()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def median_ms(place: str, path: str, rounds: int = 5) -> float:
+    """How many milliseconds an answer takes over the socket."""
+    seconds = []
+    for _ in range(rounds):
         began = time.monotonic()
-        command = [sys.executable, "-m", "preheatd", what, "--json", "--config", str(file)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        if aim is not None:
-            text = f"{count} targets: the command `preheat {what}`"
-            say(text, aim, time.monotonic() - began, "s")
-        elif what == "status":
-            text = f"{count} targets: the command `preheat status`, which looks at everything"
-            say(text, 0.1, time.monotonic() - began, "s")
-    in_the_daemon(file, count)
-
-
-def in_the_daemon(file: Path, count: int) -> None:
-    """The same without a process: what a daemon does that has looked before."""
-    import asyncio
-
-    project = open_project(load_config(file), create=False)
-
-    async def measure() -> None:
-        await project.inventory.survey(project.config)
-        began = time.monotonic()
-        survey = await project.inventory.survey(project.config)
-        plan = make_plan(survey.facts, time.time())
-        say(f"{count} targets: a plan of a running daemon", 2, time.monotonic() - began, "s")
-        began = time.monotonic()
-        shown = status._statuses(project, plan, survey.facts)
-        msgspec.json.encode(answers.status_answer(shown, (), ""))
-        text = f"{count} targets: the status out of what a running daemon knows"
-        say(text, 100, (time.monotonic() - began) * 1e3, "ms")
-
-    asyncio.run(measure())
+        assert ask(Path(place), path).status == 200
+        seconds.append(time.monotonic() - began)
+    return statistics.median(seconds) * 1e3
 
 
 def main() -> None:
@@ -252,7 +228,6 @@ def main() -> None:
         with serving(file, 3) as daemon:
             idle(daemon)
             one_file(daemon, file.parent / "app" / "decoder.py")
-            own_part(daemon, file.parent / "app" / "encoder.py")
         checkout(place / "500", 500, 1.0)
         checkout(place / "3000", 3000, 1.0)
         many_targets(place / "many")

@@ -487,6 +487,9 @@ def test_status_knows_a_daemon(
     file = make_project(tmp_path / "project")
     started.append(Daemon(file))
     started[0].next("build_published")
+    # The daemon answers from its last plan.
+    while started[0].next("planned")["detail"] != "1 fresh":
+        pass
     assert cli.run(["status", "--json", "--config", str(file)]) == 0
     status = json.loads(capfd.readouterr().out)
     assert [one["pid"] for one in status["daemons"]] == [started[0].process.pid]

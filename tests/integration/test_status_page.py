@@ -95,7 +95,7 @@ def test_what_a_person_sees(running: Asked, tmp_path: Path) -> None:
     assert "Traceback: the factory raised" in text_of(rows["ranker"])
     words = text_of(shown)
     assert re.search(r"Paused\s+asked: " + re.escape(HOSTILE), words)
-    assert re.search(r"\d+ files", words)
+    assert re.search(r"\d+ objects", words)
     assert "build published" in words
     assert "kernels" in words
     # Nothing of it has become markup.

@@ -8,6 +8,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import os
+import subprocess
+import sys
 import types
 
 import pytest
@@ -353,3 +356,30 @@ def test_compilers_settings_that_capture_changes_are_there() -> None:
     assert functorch_config.autograd_cache_allow_custom_autograd_functions is False
     assert functorch_config.force_non_lazy_backward_lowering is False
     assert inductor_config.unsafe_marked_cacheable_functions == {}
+
+
+PREPARED = """
+import os
+from preheat.torch_internals.compiler import prepare_compiler
+prepare_compiler()
+from torch._inductor import cpu_vec_isa
+from torch._inductor.fx_passes import joint_graph, post_grad, pre_grad
+for asked in (cpu_vec_isa.valid_vec_isa_list, joint_graph.lazy_init, post_grad.lazy_init, pre_grad.lazy_init):
+    assert asked.cache_info().currsize, asked
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_a_prepared_compiler_has_found_out_what_it_asks_and_has_no_threads() -> None:
+    """compiler.py: a zygote that had a thread could not fork; one that forgot would save nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", PREPARED],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from preheat.manifest import FormProof, Proof
+from preheat.store import DiskStore
+from preheat.store.layout import Layout
 from preheat.verdict import Verdict
 from preheatd import events
 from preheatd.live_view import LiveView, Seen
@@ -16,12 +19,10 @@ from preheatd.plan import Action, Plan, TargetFacts, make_plan
 from preheatd.project import Project
 from preheatd.shown import StatusShown
 from preheatd.state import Failure, State
-from preheatd.store_size import StoreMeter, measure
+from preheatd.store_figures import StoreFigures
 from support.manifests import manifest_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 PROOF = Proof(
@@ -55,6 +56,9 @@ class Survey:
     facts: tuple[TargetFacts, ...]
 
 
+NO_STORE = StoreFigures(Layout(Path("/nowhere")))
+
+
 def view_of(path: Path, facts: tuple[TargetFacts, ...]) -> LiveView:
     state = State(path / "state")
     state.prepare()
@@ -62,7 +66,7 @@ def view_of(path: Path, facts: tuple[TargetFacts, ...]) -> LiveView:
     untouched: Any = Untouched()
     survey: Any = Survey(facts)
     project = Project(config, untouched, state, untouched)
-    view = LiveView(project, Pauses(), lambda: "native")
+    view = LiveView(project, Pauses(), NO_STORE, lambda: "native")
     view.planned(Seen(project=project, survey=survey, plan=make_plan(facts, 0.0), began=1.0))
     return view
 
@@ -99,7 +103,6 @@ async def test_a_thousand_targets_from_memory(
     assert shown.daemon is not None
     (building,) = shown.daemon.building
     assert (building.phase, building.detail) == ("trace", "1 of 2")
-    await view.close()
 
 
 async def test_before_the_first_plan_there_is_an_answer(tmp_path: Path) -> None:
@@ -107,11 +110,10 @@ async def test_before_the_first_plan_there_is_an_answer(tmp_path: Path) -> None:
     state.prepare()
     config: Any = Config(tmp_path / "preheat.toml", tmp_path)
     untouched: Any = Untouched()
-    view = LiveView(Project(config, untouched, state, untouched), Pauses())
+    view = LiveView(Project(config, untouched, state, untouched), Pauses(), NO_STORE)
     answer = await view.status_answer()
     assert (answer["targets"], answer["daemon"]["planned_at"]) == ([], None)
     assert view.plan == Plan()
-    await view.close()
 
 
 async def test_a_failure_that_a_later_build_may_have_mended_is_pending(tmp_path: Path) -> None:
@@ -120,7 +122,6 @@ async def test_a_failure_that_a_later_build_may_have_mended_is_pending(tmp_path:
     assert [one.verdict for one in view.settled(["a", "b"])] == [Verdict.BUILDING, Verdict.FAILED]
     view.heard(events.Event(action=events.BUILD_PUBLISHED, target="a"))
     assert [one.action for one in view.settled(["a", "b"])] == [Action.BUILD, Action.WAIT]
-    await view.close()
 
 
 async def test_events_change_the_picture(tmp_path: Path) -> None:
@@ -134,29 +135,14 @@ async def test_events_change_the_picture(tmp_path: Path) -> None:
         view.heard(events.Event(action=action, detail=action))
     daemon = (await view.status_answer())["daemon"]
     assert (daemon["refused"], daemon["control_trouble"]) == (None, None)
-    await view.close()
 
 
-async def test_the_store_is_measured_beside_everything_else(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "one").write_bytes(b"x" * 100)
-    (tmp_path / "two").write_bytes(b"x" * 11)
-    (tmp_path / "loop").symlink_to(tmp_path)
-    found = measure(tmp_path)
-    assert (found.files, found.bytes - len(str(tmp_path))) == (3, 111)
-    assert found.free_bytes > 0
-
-    now = [0.0]
-    meter = StoreMeter(tmp_path, lambda: now[0])
-    assert meter.size() is None
-    assert meter._task is not None
-    await meter._task
-    first = meter.size()
-    assert first is not None
-    (tmp_path / "three").write_bytes(b"")
-    assert meter.size() is first
-    meter.doubt()
-    assert meter.size() is first
-    await meter._task
-    assert (meter.size() or first).files == first.files + 1
-    await meter.close()
+async def test_the_size_of_the_store_is_part_of_the_answer(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "store", create=True)
+    view = view_of(tmp_path, ())
+    view._store = StoreFigures(store.layout)
+    assert (await view.status_answer())["daemon"]["store_size"]["objects"] == 0
+    store.put_object(b"x" * 100)
+    size = (await view.status_answer())["daemon"]["store_size"]
+    assert (size["objects"], size["bytes"]) == (1, 100)
+    assert size["free_bytes"] > 0

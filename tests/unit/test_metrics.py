@@ -39,7 +39,7 @@ class Daemon:
 
     def __init__(self, layout: Layout = NOWHERE) -> None:
         self.clock = Clock()
-        self.metrics = Metrics(layout, self.clock)
+        self.metrics = Metrics(StoreFigures(layout), self.clock)
 
     def tell(self, action: str, target: str | None = None, **fields: Any) -> None:
         self.metrics.heard(events.Event(action=action, target=target, **fields))

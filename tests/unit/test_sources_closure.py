@@ -523,3 +523,19 @@ def test_an_annotation_of_a_constant_is_not_read(model: Program) -> None:
 def test_two_functions_that_tell_each_other_s_names_are_no_trap() -> None:
     files = {"a.py": "from b import x\ndef f(y):\n    return x(y)\n", "b.py": "from a import x\n"}
     assert Program.of(files, "a:f").closure.modules
+
+
+@pytest.mark.parametrize(
+    ("statement", "asked"),
+    [
+        ('os.environ["SWITCH"] = "1"', False),
+        ('os.environ["SWITCH"] += "1"', True),
+        ('os.environ.setdefault("SWITCH", "1")', True),
+        ('os.environ["OTHER"] = os.environ["SWITCH"]', True),
+        ('WORD = "SWITCH"; os.environ["OTHER"] = os.getenv(WORD)', True),
+    ],
+)
+def test_setting_a_variable_is_no_question_for_it(statement: str, asked: bool) -> None:
+    text = f"import os\ndef make():\n    {statement}\n    return make\n"
+    closure = Program.of({"model.py": text}, "model:make").closure
+    assert ("SWITCH" in closure.variables) is asked

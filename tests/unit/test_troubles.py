@@ -12,6 +12,7 @@ from preheatd import clock, events, owned, troubles
 from preheatd.observed import CLOCK_TOLD_SECONDS, Observed
 from preheatd.plan import Plan
 from preheatd.state import State
+from preheatd.store_figures import StoreFigures
 from preheatd.troubles import Record, Trouble, after, encode, recorded
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def test_a_clock_that_was_set_is_told_of_for_a_while(tmp_path: Path) -> None:
     now = {"offset": 0.0, "monotonic": 0.0}
     observed = Observed(
         heard.append,
-        Layout(tmp_path),
+        StoreFigures(Layout(tmp_path)),
         offset=lambda: now["offset"],
         monotonic=lambda: now["monotonic"],
     )
@@ -130,7 +131,7 @@ def test_a_clock_that_was_set_is_told_of_for_a_while(tmp_path: Path) -> None:
 
 def test_a_missing_directory_is_said_once(tmp_path: Path) -> None:
     heard: list[events.Event] = []
-    observed = Observed(heard.append, Layout(tmp_path))
+    observed = Observed(heard.append, StoreFigures(Layout(tmp_path)))
     for gone in ((), (tmp_path,), (tmp_path,), ()):
         observed.missing(gone)
     assert [one.action for one in heard] == [events.WATCH_GONE, events.WATCH_BACK]
@@ -139,7 +140,7 @@ def test_a_missing_directory_is_said_once(tmp_path: Path) -> None:
 
 def test_trouble_after_the_end_is_no_error(tmp_path: Path) -> None:
     heard: list[events.Event] = []
-    observed = Observed(heard.append, Layout(tmp_path))
+    observed = Observed(heard.append, StoreFigures(Layout(tmp_path)))
     with pytest.raises(ZeroDivisionError), observed.keeping(tmp_path):
         raise ZeroDivisionError
     observed.heard(event(events.CONFIG_REFUSED, "why"))

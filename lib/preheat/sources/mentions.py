@@ -200,6 +200,8 @@ def _only_sets_variables(tree: ast.AST) -> bool:
                 return False  # under which name it is used then is not looked at
             case ast.Constant(value=str(name)) if name in _ENVIRONMENT:
                 return False
+            case ast.AugAssign(target=ast.Subscript()):
+                return False  # ``environ[...] += ...`` asks for the value first
         match node:
             case ast.Subscript(
                 value=ast.Name(id=name) | ast.Attribute(attr=name), ctx=ast.Store()
