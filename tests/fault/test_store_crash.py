@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,6 @@ from support.manifests import ENVIRONMENT, SAMPLE, manifest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from preheat.manifest import Ref
 
@@ -205,6 +205,9 @@ def test_a_failure_while_the_store_is_made(
 def test_bytes_are_on_disk_before_a_name_leads_to_them(tmp_path: Path) -> None:
     calls: list[str] = []
 
+    def place(descriptor: int | None) -> str:
+        return Path(f"/proc/self/fd/{descriptor}").readlink().name
+
     class Recording(Files):
         def write(self, descriptor: int, data: memoryview) -> int:
             calls.append("write")
@@ -214,13 +217,20 @@ def test_bytes_are_on_disk_before_a_name_leads_to_them(tmp_path: Path) -> None:
             calls.append("fsync")
             super().fsync(descriptor)
 
-        def replace(self, source: Path, destination: Path) -> None:
-            calls.append(f"replace {destination.parent.name}")
-            super().replace(source, destination)
+        def replace(
+            self,
+            source: Path | str,
+            destination: Path | str,
+            *,
+            src_dir_fd: int | None = None,
+            dst_dir_fd: int | None = None,
+        ) -> None:
+            calls.append(f"replace {place(dst_dir_fd)}")
+            super().replace(source, destination, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-        def fsync_directory(self, path: Path) -> None:
-            calls.append(f"fsync {path.name}")
-            super().fsync_directory(path)
+        def fsync_directory(self, path: Path | str, dir_fd: int | None = None) -> None:
+            calls.append(f"fsync {place(dir_fd)}")
+            super().fsync_directory(path, dir_fd)
 
     prepared(tmp_path, put_new)
     store = DiskStore(tmp_path, create=True, files=Recording())

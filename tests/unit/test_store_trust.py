@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
+import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from preheat.errors import ConfigurationError, UntrustedStoreError
+from preheat.errors import ConfigurationError, StoreError, UntrustedStoreError
 from preheat.manifest import ObjectRef
 from preheat.store import DiskStore
 from preheat.store.files import Files
@@ -78,23 +82,133 @@ def test_a_wrong_level_is_refused(tmp_path: Path) -> None:
         DiskStore(tmp_path, trust="no")  # type: ignore[arg-type]
 
 
+def walked(path: Path) -> tuple[Path, list[Path]]:
+    """Where a walk ends, and what it has passed."""
+    seen: list[Path] = []
+    descriptor = walk(Files(), path, lambda place, _: seen.append(Path(place)))
+    try:
+        return Path(f"/proc/self/fd/{descriptor}").readlink(), seen
+    finally:
+        os.close(descriptor)
+
+
+def open_descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
 def test_walk_follows_links_as_the_kernel_does(tmp_path: Path) -> None:
     (tmp_path / "disk" / "deep").mkdir(parents=True)
     (tmp_path / "disk" / "cache").mkdir()
     (tmp_path / "far").symlink_to(tmp_path / "disk" / "deep")
-    (tmp_path / "near").symlink_to("far/../cache")
-    seen: list[Path] = []
-    place = walk(Files(), tmp_path / "near", lambda path, _: seen.append(path))
+    (tmp_path / "near").symlink_to("./far/../cache//")
+    before = open_descriptors()
+    place, seen = walked(tmp_path / "near")
     assert place == tmp_path / "disk" / "cache"
     assert {tmp_path / "near", tmp_path / "far", tmp_path / "disk" / "deep", place} <= set(seen)
     assert seen[0] == Path("/")
+    assert walked(tmp_path / "far" / ".." / ".." / "near")[0] == place
+    assert walked(Path("/../..") / tmp_path.relative_to("/"))[0] == tmp_path
+    assert open_descriptors() == before
 
 
-def test_walk_gives_up_on_a_circle(tmp_path: Path) -> None:
+def test_walk_gives_up_on_a_circle_and_on_what_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
+    (tmp_path / "file").write_text("")
+    before = open_descriptors()
     with pytest.raises(UntrustedStoreError, match="links"):
         walk(Files(), tmp_path / "a", lambda *_: None)
+    with pytest.raises(NotADirectoryError):
+        walk(Files(), tmp_path / "file", lambda *_: None)
+    with pytest.raises(FileNotFoundError):
+        walk(Files(), tmp_path / "nothing" / "more", lambda *_: None)
+    assert open_descriptors() == before
+
+
+class Exchanging(Files):
+    """Exchanges something at the worst moment: right after it was judged, before what is in it is opened."""
+
+    def __init__(self, trigger: str, exchange: Callable[[], None]) -> None:
+        self.trigger = trigger
+        self.exchange: Callable[[], None] | None = exchange
+
+    def open_component(self, name: str, dir_fd: int | None = None) -> tuple[int, os.stat_result]:
+        found = super().open_component(name, dir_fd)
+        place = str(Path(f"/proc/self/fd/{found[0]}").readlink())
+        if place == self.trigger and self.exchange is not None:
+            exchange, self.exchange = self.exchange, None
+            exchange()
+        return found
+
+
+@pytest.mark.parametrize("place", ["home", "home/store", "home/store/v1/objects", "prefix"])
+@pytest.mark.parametrize("by_link", [True, False], ids=["link", "directory"])
+def test_a_directory_that_is_exchanged_after_it_was_judged_is_not_used(
+    tmp_path: Path, part: ObjectRef, place: str, by_link: bool
+) -> None:
+    layout = DiskStore(tmp_path / "home" / "store").layout
+    judged = layout.object(part.sha256).parent if place == "prefix" else tmp_path / place
+    # What would be opened in its place: the same names, other bytes, and writable by everybody.
+    hostile = tmp_path / "hostile"
+    shutil.copytree(judged, hostile)
+    for path in (hostile, *hostile.rglob("*")):
+        path.chmod(0o777)
+        if path.is_file():
+            path.write_bytes(b"hostile")
+
+    def exchange() -> None:
+        judged.rename(tmp_path / "away")
+        if by_link:
+            judged.symlink_to(hostile)
+        else:
+            hostile.rename(judged)
+
+    files = Exchanging(str(judged), exchange)
+    store = DiskStore(tmp_path / "home" / "store", files=files)
+    with store.open_object(part) as opened:  # of the directory that was judged
+        assert opened.read() == b"content"
+    assert files.exchange is None
+    with pytest.raises(UntrustedStoreError, match="writable by everybody"):
+        store.open_object(part)
+
+
+def test_a_temporary_file_goes_where_it_was_judged_to_go(tmp_path: Path, part: ObjectRef) -> None:
+    root = tmp_path / "home" / "store"
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    judged = DiskStore(root).layout.temporary
+
+    def exchange() -> None:
+        judged.rename(tmp_path / "away")
+        judged.symlink_to(hostile)
+
+    files = Exchanging(str(judged), exchange)
+    store = DiskStore(root, files=files)
+    with contextlib.suppress(StoreError):  # its temporary file is not there any more
+        store.put_object(b"more")
+    assert files.exchange is None
+    assert list(hostile.iterdir()) == []
+
+
+@pytest.mark.skipif(ME != 0, reason="only root can become another user")
+def test_a_store_in_a_directory_that_cannot_be_listed_is_read(tmp_path: Path) -> None:
+    """To pass a directory is enough, as for every other program."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # no other user can enter tmp_path
+        Path(place).chmod(0o711)
+        digest, _ = DiskStore(Path(place) / "store", create=True).put_object(b"content")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+            pid = os.fork()
+        if pid == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                os.setuid(STRANGER)
+                with DiskStore(Path(place) / "store").open_object(
+                    ObjectRef(name="part", sha256=digest, size=7)
+                ) as opened:
+                    code = 0 if opened.read() == b"content" else 2
+            os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_a_store_behind_a_link_is_read(tmp_path: Path, part: ObjectRef) -> None:

@@ -295,11 +295,11 @@ class DiskStore:
         finally:
             self._files.close(opened[0])
         # Whoever wrote it may have been stopped between the rename and this.
-        self._files.fsync_directory(path.parent)
+        self._writer.sync(path.parent)
         return True
 
     def _quarantine(self, path: Path, reason: str) -> Path | None:
         self._ready_to_write()
         from preheat.store import upkeep
 
-        return upkeep.quarantine(self._files, self._writer, self.layout, path, reason)
+        return upkeep.quarantine(self._writer, self.layout, path, reason)

@@ -18,18 +18,45 @@ _NO_DIRECTORY_FSYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 
 class Files:
-    """The real calls. Each raises ``OSError`` as the operating system does, with nothing wrapped."""
+    """The real calls. Each raises ``OSError`` as the operating system does, with nothing wrapped.
 
-    def open_for_reading(self, path: Path, *, follow: bool = False) -> int:
+    ``dir_fd``: an open directory; a name is then looked up in it, and not along a path that somebody may
+    have changed since it was judged.
+    """
+
+    def open_component(self, name: str, dir_fd: int | None = None) -> tuple[int, os.stat_result]:
+        """A descriptor in which other names can be looked up, and what it has open.
+
+        Nothing is followed: of a symbolic link it is the link itself. Needs no permission to read.
+        """
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            # Without O_DIRECTORY, a directory that is mounted when it is first used would not be.
+            descriptor = os.open(name, flags | os.O_DIRECTORY, dir_fd=dir_fd)
+        except NotADirectoryError:
+            descriptor = os.open(name, flags, dir_fd=dir_fd)
+        try:
+            return descriptor, os.fstat(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def read_link(self, descriptor: int) -> str:
+        """Where a symbolic link leads that ``open_component`` has opened."""
+        return os.readlink("", dir_fd=descriptor)
+
+    def open_for_reading(
+        self, path: Path | str, *, follow: bool = False, dir_fd: int | None = None
+    ) -> int:
         """A descriptor, closed on exec. A symbolic link in the last component is ELOOP unless ``follow``."""
         # O_NONBLOCK: a FIFO in place of an object must not hang a worker before fstat refuses it.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        return os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        return os.open(path, flags if follow else flags | os.O_NOFOLLOW, dir_fd=dir_fd)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path | str, dir_fd: int | None = None) -> int:
         """A descriptor for writing of a new file of mode 0600. EEXIST when there is one already."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(path, flags, 0o600)
+        return os.open(path, flags, 0o600, dir_fd=dir_fd)
 
     def read(self, descriptor: int, count: int) -> bytes:
         """At most ``count`` bytes; none at the end of the file."""
@@ -45,11 +72,8 @@ class Files:
     def fstat(self, descriptor: int) -> os.stat_result:
         return os.fstat(descriptor)
 
-    def lstat(self, path: Path) -> os.stat_result:
-        return path.lstat()
-
-    def readlink(self, path: Path) -> Path:
-        return path.readlink()
+    def lstat(self, path: Path | str, dir_fd: int | None = None) -> os.stat_result:
+        return os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
 
     def fchmod(self, descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, mode)
@@ -61,28 +85,38 @@ class Files:
         """Set the modification time to now; needs ownership, not write permission."""
         os.utime(descriptor)
 
-    def replace(self, source: Path, destination: Path) -> None:
+    def replace(
+        self,
+        source: Path | str,
+        destination: Path | str,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+    ) -> None:
         """Atomic rename over whatever is there."""
-        source.replace(destination)
+        os.replace(source, destination, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-    def unlink(self, path: Path) -> None:
-        path.unlink()
+    def unlink(self, path: Path | str, dir_fd: int | None = None) -> None:
+        os.unlink(path, dir_fd=dir_fd)
 
-    def mkdir(self, path: Path, mode: int) -> None:
+    def mkdir(self, path: Path | str, mode: int, dir_fd: int | None = None) -> None:
         """``mode`` is subject to the umask."""
-        path.mkdir(mode)
+        os.mkdir(path, mode, dir_fd=dir_fd)
 
-    def chmod(self, path: Path, mode: int) -> None:
-        path.chmod(mode)
-
-    def names(self, directory: Path) -> list[str]:
-        """The names in a directory, sorted."""
+    def names(self, directory: Path | int) -> list[str]:
+        """The names in a directory, sorted. A descriptor has to be one for reading."""
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries)
 
-    def fsync_directory(self, path: Path) -> None:
+    def open_directory(self, path: Path | str, dir_fd: int | None = None) -> int:
+        """A descriptor for reading of a directory that is none by a symbolic link."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path, flags, dir_fd=dir_fd)
+
+    def fsync_directory(self, path: Path | str, dir_fd: int | None = None) -> None:
         """Make renames in a directory durable, where the file system offers that at all."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = os.open(path, flags, dir_fd=dir_fd)
         try:
             os.fsync(descriptor)
         except OSError as error:

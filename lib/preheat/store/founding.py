@@ -53,8 +53,8 @@ def found(files: Files, reader: Reader, writer: Writer, layout: Layout) -> None:
     """
     with writing(layout.root):
         for parent in reversed(layout.root.parents):
-            _make_parent(files, parent)
-        _make_parent(files, layout.root)
+            _make_parent(files, reader, parent)
+        _make_parent(files, reader, layout.root)
     _refuse_foreign(reader, layout)
     with writing(layout.root):
         for directory in layout.directories:
@@ -65,16 +65,17 @@ def found(files: Files, reader: Reader, writer: Writer, layout: Layout) -> None:
         writer.put(layout.format_file, FORMAT_TEXT)
 
 
-def _make_parent(files: Files, path: Path) -> None:
+def _make_parent(files: Files, reader: Reader, path: Path) -> None:
     # The mode is the umask's business here: the root's mode says who may enter the store at all.
     try:
         files.lstat(path)
     except FileNotFoundError:
-        try:
-            files.mkdir(path, 0o755)
-        except FileExistsError:
-            return
-        files.fsync_directory(path.parent)
+        with reader.directory(path.parent) as parent:
+            try:
+                files.mkdir(path.name, 0o755, parent)
+            except FileExistsError:
+                return
+            files.fsync_directory(".", parent)
 
 
 def _refuse_foreign(reader: Reader, layout: Layout) -> None:

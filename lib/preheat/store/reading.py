@@ -9,6 +9,7 @@ from preheat.errors import CorruptedError
 from preheat.store.failures import GONE, read_failure
 
 if TYPE_CHECKING:
+    import contextlib
     from pathlib import Path
 
     from preheat.store.files import Files
@@ -31,8 +32,8 @@ class Reader:
         Raises ``UntrustedStoreError`` for the file or a component before it; ``StoreError``.
         """
         try:
-            place = self._trust.judge_directory(self._files, path.parent)
-            descriptor = self._files.open_for_reading(place / path.name)
+            with self._trust.directory(self._files, path.parent) as directory:
+                descriptor = self._files.open_for_reading(path.name, dir_fd=directory)
         except OSError as error:
             if error.errno in GONE:
                 return None
@@ -82,11 +83,21 @@ class Reader:
     def names(self, directory: Path) -> list[str]:
         """The names in a trusted directory; none when it does not exist."""
         try:
-            return self._files.names(self._trust.judge_directory(self._files, directory))
+            with self.directory(directory) as judged:
+                # What was judged can be passed, not listed: it is opened once more, through itself.
+                listed = self._files.open_directory(".", judged)
+                try:
+                    return self._files.names(listed)
+                finally:
+                    self._files.close(listed)
         except OSError as error:
             if error.errno in GONE:
                 return []
             raise read_failure(error, directory) from error
+
+    def directory(self, path: Path) -> contextlib.AbstractContextManager[int]:
+        """A descriptor of a trusted directory, to look names up in. Raises as ``Trust.directory`` does."""
+        return self._trust.directory(self._files, path)
 
 
 def descriptor_path(descriptor: int) -> str:

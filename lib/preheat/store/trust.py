@@ -5,22 +5,28 @@ must belong to the current user, to root or to an owner that is trusted by name,
 writable by its group or by everybody, unless it is a directory with the sticky bit (``/tmp``), where
 others can add names but not replace ours. Access lists count, because they show in the group's bits.
 
+What was judged is what is used: each component is opened without following anything, judged by its open
+descriptor, and the next one is looked up in that descriptor. A component that is exchanged meanwhile is
+either judged itself or not passed.
+
 Not promised: anything against a trusted owner or root, nor against whoever controls the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from preheat.errors import ConfigurationError, UntrustedStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from preheat.store.files import Files
 
@@ -39,7 +45,7 @@ class Objection:
     remedy: str
 
 
-def objection(path: Path, status: os.stat_result, owners: frozenset[int]) -> Objection | None:
+def objection(path: Path | str, status: os.stat_result, owners: frozenset[int]) -> Objection | None:
     """What there is against one component or file. Pure."""
     if status.st_uid not in owners:
         others = ", ".join(str(uid) for uid in sorted(owners))
@@ -90,7 +96,7 @@ class Trust:
             raise ConfigurationError(f"trust must be require, warn or off, not {level!r}.")
         return cls(level, frozenset({0, os.geteuid()}) | owners | trusted_uids(os.environ))
 
-    def judge(self, path: Path, status: os.stat_result) -> None:
+    def judge(self, path: Path | str, status: os.stat_result) -> None:
         """Raises ``UntrustedStoreError`` that names ``path``, or logs, or passes."""
         if self.level == "off":
             return
@@ -101,12 +107,17 @@ class Trust:
             raise UntrustedStoreError(found.message, remedy=found.remedy)
         _log.warning("%s %s", found.message, found.remedy)
 
-    def judge_directory(self, files: Files, directory: Path) -> Path:
-        """Judge every component from ``/`` down, links included. Returns the path without links.
+    @contextlib.contextmanager
+    def directory(self, files: Files, directory: Path) -> Iterator[int]:
+        """A descriptor of a directory, to look names up in, with every component from ``/`` down judged.
 
         Raises ``UntrustedStoreError``; ``OSError`` when a component is missing or cannot be seen.
         """
-        return walk(files, directory, self.judge)
+        descriptor = walk(files, directory, self.judge)
+        try:
+            yield descriptor
+        finally:
+            files.close(descriptor)
 
     def judge_file(self, path: Path, status: os.stat_result) -> None:
         """Judge an opened file. Anything but a regular file is refused at every level."""
@@ -117,31 +128,80 @@ class Trust:
         self.judge(path, status)
 
 
-def walk(files: Files, path: Path, visit: Callable[[Path, os.stat_result], None]) -> Path:
+def walk(files: Files, path: Path, visit: Callable[[str, os.stat_result], None]) -> int:
     """Visit each component that the kernel passes on the way to ``path``, from ``/`` down.
 
-    Symbolic links are components too, and so is all that they lead through. Returns where ``path``
-    leads, without links. ``path`` must be absolute.
+    Returns a descriptor of the directory where ``path`` leads (``Files.open_component``); the caller closes
+    it. Symbolic links are components too, and so is all that they lead through. ``path`` must be absolute.
+    Raises ``OSError``, ENOTDIR for what is no directory, and ``UntrustedStoreError`` for too many links.
     """
-    current = Path("/")
-    visit(current, files.lstat(current))
+    steps = _Steps(files, visit)
     pending = list(reversed(path.parts[1:]))
     links = 0
-    while pending:
-        name = pending.pop()
-        if name == "..":
-            current = current.parent
-            continue
-        candidate = current / name
-        status = files.lstat(candidate)
-        visit(candidate, status)
-        if not stat.S_ISLNK(status.st_mode):
-            current = candidate
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            raise UntrustedStoreError(f"{path} leads through more than {_MAX_LINKS} links.")
-        target = files.readlink(candidate)
-        current = Path("/") if target.is_absolute() else current
-        pending.extend(part for part in reversed(target.parts) if part != "/")
-    return current
+    try:
+        steps.enter("/")
+        while pending:
+            name = pending.pop()
+            if name == "..":
+                steps.leave()
+                continue
+            target = steps.enter(name)
+            if target is None:
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise UntrustedStoreError(f"{path} leads through more than {_MAX_LINKS} links.")
+            if target.startswith("/"):
+                steps.leave_all()
+            pending.extend(part for part in reversed(target.split("/")) if part not in ("", "."))
+        return steps.take()
+    finally:
+        steps.close()
+
+
+class _Steps:
+    """The directories from ``/`` to where a walk is, all open: ``..`` goes back to what was judged."""
+
+    def __init__(self, files: Files, visit: Callable[[str, os.stat_result], None]) -> None:
+        self._files = files
+        self._visit = visit
+        self._names: list[str] = []
+        self._descriptors: list[int] = []
+
+    def enter(self, name: str) -> str | None:
+        """One step down. What a symbolic link says instead, and then nothing is entered."""
+        inside = self._descriptors[-1] if self._descriptors else None
+        descriptor, status = self._files.open_component(name, inside)
+        try:
+            self._visit("/".join((*self._names, name)).replace("//", "/", 1), status)
+            if stat.S_ISLNK(status.st_mode):
+                target = self._files.read_link(descriptor)
+                self._files.close(descriptor)
+                return target
+            if not stat.S_ISDIR(status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+        except BaseException:
+            self._files.close(descriptor)
+            raise
+        self._names.append(name)
+        self._descriptors.append(descriptor)
+        return None
+
+    def leave(self) -> None:
+        """One step up; from ``/`` there is none."""
+        if len(self._descriptors) > 1:
+            self._names.pop()
+            self._files.close(self._descriptors.pop())
+
+    def leave_all(self) -> None:
+        """Back to ``/``."""
+        while len(self._descriptors) > 1:
+            self.leave()
+
+    def take(self) -> int:
+        """The descriptor of the last step, which is the caller's from now on."""
+        return self._descriptors.pop()
+
+    def close(self) -> None:
+        while self._descriptors:
+            self._files.close(self._descriptors.pop())

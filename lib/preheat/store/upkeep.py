@@ -32,20 +32,17 @@ def sweep(files: Files, reader: Reader, layout: Layout, now: datetime.datetime) 
     """Unlink temporary files without a writer; returns those. One that resists is left for next time."""
     removed = []
     for name in reader.names(layout.temporary):
-        path = layout.temporary / name
-        with contextlib.suppress(OSError):
-            age_seconds = now.timestamp() - files.lstat(path).st_mtime
+        with contextlib.suppress(OSError), reader.directory(layout.temporary) as directory:
+            age_seconds = now.timestamp() - files.lstat(name, directory).st_mtime
             if is_leftover(
                 name, age_seconds, space=process_space(), process_exists=files.process_exists
             ):
-                files.unlink(path)
-                removed.append(path)
+                files.unlink(name, directory)
+                removed.append(layout.temporary / name)
     return tuple(removed)
 
 
-def quarantine(
-    files: Files, writer: Writer, layout: Layout, path: Path, reason: str
-) -> Path | None:
+def quarantine(writer: Writer, layout: Layout, path: Path, reason: str) -> Path | None:
     """Move a file into the quarantine, with a note beside it. None when there is no such file."""
     place = layout.quarantine / f"{path.name}.{secrets.token_hex(8)}"
     note = QuarantineNote(origin=str(path.relative_to(layout.root)), reason=reason)
@@ -53,12 +50,11 @@ def quarantine(
     with writing(path):
         writer.put(note_path, msgspec.json.encode(note))
         try:
-            files.replace(path, place)
+            writer.rename(path, place)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                files.unlink(note_path)
+            writer.discard(note_path)
             if error.errno in GONE:
                 return None
             raise
-        files.fsync_directory(path.parent)
+        writer.sync(path.parent)
     return place

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from preheat.errors import UntrustedStoreError
 from preheat.store.temporary import temporary_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from preheat.store.files import Files
@@ -24,7 +25,10 @@ DIRECTORY_MODE = 0o755
 
 
 class Writer:
-    """Writes below one store. All methods raise ``OSError``, and ``UntrustedStoreError`` where said."""
+    """Writes below one store, into directories that were judged and are open, never along a path alone.
+
+    All methods raise ``OSError`` and ``UntrustedStoreError``.
+    """
 
     def __init__(self, files: Files, trust: Trust, temporary: Path) -> None:
         self._files = files
@@ -39,7 +43,8 @@ class Writer:
         """A temporary file with these bytes, readable by all and already on disk."""
         path = self._temporary / temporary_name()
         try:
-            descriptor = self._files.create(path)
+            with self._trust.directory(self._files, self._temporary) as directory:
+                descriptor = self._files.create(path.name, directory)
             try:
                 for piece in pieces:
                     self._write_all(descriptor, piece)
@@ -55,17 +60,48 @@ class Writer:
 
     def commit(self, staged: Path, destination: Path) -> None:
         """Rename a staged file to its place, durably."""
+        renamed = False
         try:
-            self._files.replace(staged, destination)
+            with self._both(staged, destination) as (old, new):
+                self._rename(staged, old, destination, new)
+                renamed = True
+                self._files.fsync_directory(".", new)
         except BaseException:
-            self.discard(staged)
+            if not renamed:
+                self.discard(staged)
             raise
-        self._files.fsync_directory(destination.parent)
+
+    def rename(self, source: Path, destination: Path) -> None:
+        """Move a file of the store over whatever is at ``destination``; durable after ``sync``."""
+        with self._both(source, destination) as (old, new):
+            self._rename(source, old, destination, new)
+
+    @contextlib.contextmanager
+    def _both(self, source: Path, destination: Path) -> Iterator[tuple[int, int]]:
+        judged = self._trust.directory
+        with (
+            judged(self._files, source.parent) as old,
+            judged(self._files, destination.parent) as new,
+        ):
+            yield old, new
+
+    def _rename(self, source: Path, old: int, destination: Path, new: int) -> None:
+        self._files.replace(source.name, destination.name, src_dir_fd=old, dst_dir_fd=new)
 
     def discard(self, staged: Path) -> None:
         """Remove a staged file if that is possible; a sweep does it otherwise."""
-        with contextlib.suppress(OSError):
-            self._files.unlink(staged)
+        with contextlib.suppress(OSError, UntrustedStoreError):
+            self.unlink(staged)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file of the store."""
+        with self._trust.directory(self._files, path.parent) as directory:
+            self._files.unlink(path.name, directory)
+
+    def sync(self, directory: Path) -> None:
+        """Make durable what was renamed in a directory."""
+        with self._trust.directory(self._files, directory) as judged:
+            self._files.fsync_directory(".", judged)
 
     def directory(self, path: Path, mode: int = DIRECTORY_MODE) -> None:
         """Make one directory, durably, if there is none; an existing one keeps its mode.
@@ -73,13 +109,26 @@ class Writer:
         Raises ``UntrustedStoreError`` when it, or anything on the way to it, is not trusted.
         """
         try:
-            self._files.mkdir(path, mode)
-        except FileExistsError:
+            with self._trust.directory(self._files, path):
+                return
+        except FileNotFoundError:
+            self._make(path, mode)
+        with self._trust.directory(self._files, path):
             pass
-        else:
-            self._files.chmod(path, mode)  # the umask must not lock readers out
-            self._files.fsync_directory(path.parent)
-        self._trust.judge_directory(self._files, path)
+
+    def _make(self, path: Path, mode: int) -> None:
+        files = self._files
+        with self._trust.directory(files, path.parent) as parent:
+            try:
+                files.mkdir(path.name, mode, parent)
+            except FileExistsError:
+                return
+            made = files.open_directory(path.name, parent)
+            try:
+                files.fchmod(made, mode)  # the umask must not lock readers out
+            finally:
+                files.close(made)
+            files.fsync_directory(".", parent)
 
     def _write_all(self, descriptor: int, piece: bytes | memoryview) -> None:
         rest = memoryview(piece)
