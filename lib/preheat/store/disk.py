@@ -7,6 +7,7 @@ content, and a ref moves whole. Readers take none at all.
 from __future__ import annotations
 
 import functools
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,23 @@ class DiskStore:
         """Every object on disk, manifests among them, damaged ones too."""
         for prefix in self._reader.names(self.layout.objects):
             yield from filter(is_digest, self._reader.names(self.layout.objects / prefix))
+
+    def object_problem(self, ref: ObjectRef) -> str:
+        """What a look at an object's name tells, without reading it; empty where nothing is wrong."""
+        try:
+            status = self._files.lstat(self.layout.object(ref.sha256))
+        except OSError:
+            return "is not in the store"
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a regular file"
+        found = status.st_size
+        return "" if found == ref.size else f"has {found} bytes instead of {ref.size}"
+
+    def answers(self) -> bool:
+        """Whether the store is there and can be read. Blocks for as long as the file system does."""
+        from preheat.store import founding
+
+        return founding.is_founded(self._reader, self.layout)
 
     # writing
 
