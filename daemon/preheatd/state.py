@@ -41,10 +41,13 @@ _DIRECTORIES = (
     "daemons",
     "published",
     "proofs",
+    "damages",
 )
 
 # How far back an edit may be undone without a build.
 _PUBLISHED_KEPT = 8
+# A package that stays whole for so long was not damaged "again".
+_DAMAGE_FORGOTTEN_SECONDS = 6 * 60 * 60.0
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -62,6 +65,16 @@ class FreshProof(msgspec.Struct, frozen=True, kw_only=True):
     modules: dict[str, tuple[str, ...]]
     libraries: tuple[str, ...]
     seconds: float
+
+
+class Damages(msgspec.Struct, frozen=True, kw_only=True):
+    """How often in a row a package had to be built again because it was damaged; ``at``: the last time.
+
+    In seconds since the epoch, because it has to outlive the process and the boot.
+    """
+
+    times: int
+    at: float
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +198,20 @@ class State:
     def forget_fresh_proof(self, target: str, environment: str) -> None:
         """From now on nothing is forked for this target, until a fresh proof succeeds again."""
         self._unlink(self._proof(target, environment))
+
+    def damages(self, target: str, environment: str) -> Damages | None:
+        """How often the package was damaged lately."""
+        return read_record(self._damages(target, environment), Damages, self.files)
+
+    def note_damage(self, target: str, environment: str, at: float) -> None:
+        """A damaged package was built again, or that was tried. Raises ``OSError``."""
+        before = self.damages(target, environment)
+        again = before is not None and 0 <= at - before.at < _DAMAGE_FORGOTTEN_SECONDS
+        times = before.times + 1 if before is not None and again else 1
+        write_record(self._damages(target, environment), Damages(times=times, at=at), self.files)
+
+    def _damages(self, target: str, environment: str) -> Path:
+        return self.path / "damages" / f"{target}@{environment or NO_ENVIRONMENT}.json"
 
     def _proof(self, target: str, environment: str) -> Path:
         return self.path / "proofs" / f"{target}@{environment or NO_ENVIRONMENT}.json"

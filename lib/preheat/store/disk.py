@@ -72,6 +72,7 @@ class DiskStore:
         self._now = now
         self._create = create
         self._founded = False
+        self._durable = False
         judge = Trust.of(trust, trusted_owners)
         self._reader = Reader(self._files, judge)
         self._judge = judge
@@ -231,6 +232,10 @@ class DiskStore:
         from preheat.store import founding
 
         if founding.is_founded(self._reader, self.layout):
+            if not self._durable:
+                with writing(self.layout.root):
+                    founding.make_durable(self._files, self.layout)
+                self._durable = True
             return
         if not self._create:
             raise StoreError(
@@ -312,8 +317,9 @@ class DiskStore:
             return False  # another account's
         finally:
             self._files.close(opened[0])
-        # Whoever wrote it may have been stopped between the rename and this.
+        # Whoever wrote it may have been stopped between the rename and this, or before its directory's.
         self._files.fsync_directory(path.parent)
+        self._files.fsync_directory(path.parent.parent)
         return True
 
     def _quarantine(self, path: Path, reason: str) -> Path | None:

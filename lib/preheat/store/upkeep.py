@@ -60,5 +60,6 @@ def quarantine(
             if error.errno in GONE:
                 return None
             raise
+        files.fsync_directory(layout.quarantine)
         files.fsync_directory(path.parent)
     return place

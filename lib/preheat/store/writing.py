@@ -78,7 +78,8 @@ class Writer:
             pass
         else:
             self._files.chmod(path, mode)  # the umask must not lock readers out
-            self._files.fsync_directory(path.parent)
+        # Also for one that is there: whoever made it may have died before this.
+        self._files.fsync_directory(path.parent)
         self._trust.judge_directory(self._files, path)
 
     def _write_all(self, descriptor: int, piece: bytes | memoryview) -> None:
