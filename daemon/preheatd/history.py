@@ -117,6 +117,21 @@ def _all_entries(state: State) -> list[Entry]:
     return [*_entries(_older(path)), *_entries(path)]
 
 
+def history_files(state: State) -> tuple[Path, ...]:
+    """Where the entries lie, oldest first. One or both may not be there."""
+    path = _path(state)
+    return _older(path), path
+
+
+def is_entry(line: bytes) -> bool:
+    """Whether a line can be read."""
+    try:
+        msgspec.json.decode(line, type=Entry)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 def _entries(path: Path) -> Iterator[Entry]:
     try:
         lines = path.read_bytes().splitlines()

@@ -248,7 +248,7 @@ class Inventory:
         """
         reasons = []
         for ref in manifest.code_objects():
-            problem = _object_problem(self._store.layout.object(ref.sha256), ref.size)
+            problem = self._store.object_problem(ref)
             if problem:
                 detail = f"object {ref.name} {problem}"
                 reasons.append(Reason(kind="package_corrupted", detail=detail))
@@ -265,14 +265,6 @@ class Inventory:
                 continue
             candidates.append(differences(other.environment, wanted))
         return min(candidates, key=len, default=())
-
-
-def _object_problem(path: Path, size: int) -> str:
-    try:
-        found = path.stat().st_size
-    except OSError:
-        return "is not in the store"
-    return "" if found == size else f"has {found} bytes instead of {size}"
 
 
 def _probe_failure(target: Target, error: PreheatError) -> Failure:

@@ -207,8 +207,7 @@ class Service:
 
     def _is_well(self) -> bool:
         """Whether the watch and the store answer. Blocks for as long as the store does."""
-        format_file = self._project.store.layout.format_file
-        return self._watcher.is_alive and bool(format_file.read_bytes())
+        return self._watcher.is_alive and self._project.store.answers()
 
     async def _watch(self) -> None:
         while True:

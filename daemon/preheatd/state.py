@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from preheat.errors import StoreError
+from preheat.store.files import Files
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
@@ -26,6 +27,8 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 16 * 1024
+_PIECE_BYTES = 1024 * 1024
+FILES = Files()
 NO_ENVIRONMENT = "none"
 
 
@@ -38,10 +41,13 @@ _DIRECTORIES = (
     "daemons",
     "published",
     "proofs",
+    "damages",
 )
 
 # How far back an edit may be undone without a build.
 _PUBLISHED_KEPT = 8
+# A package that stays whole for so long was not damaged "again".
+_DAMAGE_FORGOTTEN_SECONDS = 6 * 60 * 60.0
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -59,6 +65,16 @@ class FreshProof(msgspec.Struct, frozen=True, kw_only=True):
     modules: dict[str, tuple[str, ...]]
     libraries: tuple[str, ...]
     seconds: float
+
+
+class Damages(msgspec.Struct, frozen=True, kw_only=True):
+    """How often in a row a package had to be built again because it was damaged; ``at``: the last time.
+
+    In seconds since the epoch, because it has to outlive the process and the boot.
+    """
+
+    times: int
+    at: float
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +108,7 @@ class State:
     """
 
     path: Path
+    files: Files = FILES
     _unwritten: dict[tuple[str, str], Failure] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -136,23 +153,23 @@ class State:
     def failure(self, target: str, environment: str) -> Failure | None:
         """The remembered failure, or None; a damaged record counts as none."""
         unwritten = self._unwritten.get((target, environment))
-        return unwritten or read_record(self._failure(target, environment), Failure)
+        return unwritten or read_record(self._failure(target, environment), Failure, self.files)
 
     def remember(self, failure: Failure) -> None:
         """Keep a failure, in the place of the one before. Raises ``OSError``; then it is kept here alone."""
         key = failure.target, failure.environment
         self._unwritten[key] = failure
-        write_record(self._failure(*key), failure)
+        write_record(self._failure(*key), failure, self.files)
         del self._unwritten[key]
 
     def forget(self, target: str, environment: str) -> None:
         """Drop what is remembered about a target, because it was built. Raises ``OSError``."""
         self._unwritten.pop((target, environment), None)
-        self._failure(target, environment).unlink(missing_ok=True)
+        self._unlink(self._failure(target, environment))
 
     def published(self, target: str, environment: str) -> tuple[str, ...]:
         """The manifests that were published from here, by digest, the last one first."""
-        found = read_record(self._published(target, environment), Published)
+        found = read_record(self._published(target, environment), Published, self.files)
         return found.manifests if found else ()
 
     def note_published(self, target: str, environment: str, manifest: str) -> None:
@@ -163,24 +180,38 @@ class State:
         before = (one for one in self.published(target, environment) if one != manifest)
         kept = (manifest, *before)[:_PUBLISHED_KEPT]
         with contextlib.suppress(OSError):
-            write_record(self._published(target, environment), Published(kept))
+            write_record(self._published(target, environment), Published(kept), self.files)
 
     def note_withdrawn(self, target: str, environment: str, manifest: str) -> None:
         """Forget a manifest: its package turned out to be wrong."""
         kept = tuple(one for one in self.published(target, environment) if one != manifest)
-        write_record(self._published(target, environment), Published(kept))
+        write_record(self._published(target, environment), Published(kept), self.files)
 
     def fresh_proof(self, target: str, environment: str) -> FreshProof | None:
         """What is known of the last really fresh proof."""
-        return read_record(self._proof(target, environment), FreshProof)
+        return read_record(self._proof(target, environment), FreshProof, self.files)
 
     def note_fresh_proof(self, target: str, environment: str, proof: FreshProof) -> None:
         """A really fresh proof succeeded."""
-        write_record(self._proof(target, environment), proof)
+        write_record(self._proof(target, environment), proof, self.files)
 
     def forget_fresh_proof(self, target: str, environment: str) -> None:
         """From now on nothing is forked for this target, until a fresh proof succeeds again."""
-        self._proof(target, environment).unlink(missing_ok=True)
+        self._unlink(self._proof(target, environment))
+
+    def damages(self, target: str, environment: str) -> Damages | None:
+        """How often the package was damaged lately."""
+        return read_record(self._damages(target, environment), Damages, self.files)
+
+    def note_damage(self, target: str, environment: str, at: float) -> None:
+        """A damaged package was built again, or that was tried. Raises ``OSError``."""
+        before = self.damages(target, environment)
+        again = before is not None and 0 <= at - before.at < _DAMAGE_FORGOTTEN_SECONDS
+        times = before.times + 1 if before is not None and again else 1
+        write_record(self._damages(target, environment), Damages(times=times, at=at), self.files)
+
+    def _damages(self, target: str, environment: str) -> Path:
+        return self.path / "damages" / f"{target}@{environment or NO_ENVIRONMENT}.json"
 
     def _proof(self, target: str, environment: str) -> Path:
         return self.path / "proofs" / f"{target}@{environment or NO_ENVIRONMENT}.json"
@@ -209,6 +240,10 @@ class State:
             if configuration is None or owner.configuration == str(configuration)
         )
 
+    def _unlink(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.files.unlink(path)
+
     def _failure(self, target: str, environment: str) -> Path:
         return self.path / "failures" / f"{target}@{environment or NO_ENVIRONMENT}.json"
 
@@ -226,22 +261,39 @@ def state_path(store: Path, environ: Mapping[str, str]) -> Path:
     return store / "state"
 
 
-def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+def read_record(path: Path, kind: type[_Record], files: Files = FILES) -> _Record | None:
     """Read a JSON record; None when it is missing or damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(_read(path, files), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def write_record(path: Path, record: msgspec.Struct) -> None:
-    """Write a JSON record: a reader sees the old one or the new one, whole."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_record(path: Path, record: msgspec.Struct, files: Files = FILES) -> None:
+    """Write a JSON record: a reader sees the old one or the new one, whole, also after a loss of power."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = files.create(unfinished)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(record))
-        Path(name).replace(path)
+        try:
+            rest = memoryview(msgspec.json.encode(record))
+            while rest:
+                rest = rest[files.write(descriptor, rest) :]
+            files.fsync(descriptor)
+        finally:
+            files.close(descriptor)
+        files.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            files.unlink(unfinished)
         raise
+
+
+def _read(path: Path, files: Files) -> bytes:
+    descriptor = files.open_for_reading(path, follow=True)
+    try:
+        pieces = []
+        while piece := files.read(descriptor, _PIECE_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        files.close(descriptor)

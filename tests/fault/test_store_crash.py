@@ -2,187 +2,91 @@
 
 from __future__ import annotations
 
-import errno
-import functools
-import os
+import dataclasses
 import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from preheat.errors import StoreError
-from preheat.manifest import (
-    decode_manifest,
-    encode,
-    sha256,
-)
+from preheat.errors import CorruptedError, PreheatError, StoreError
+from preheat.manifest import decode_manifest, encode, sha256
 from preheat.store import DiskStore
 from preheat.store.files import Files
+from support.faults import (
+    BROKEN,
+    FULL,
+    NEW,
+    OLD,
+    FailingFiles,
+    Killed,
+    Operation,
+    die,
+    fail_at_every_call,
+    opened,
+)
 from support.manifests import ENVIRONMENT, SAMPLE, manifest_of
+from support.operations import BUILD, DURABLE, OPERATIONS, PUBLISH, PUT, REMEMBER, has_published
+from support.power import fail_then_lose_power, lose_power_at_every_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from preheat.manifest import Ref
 
-OLD, NEW = b"old" * 1000, b"new" * 1000
-CALLS = [
-    name
-    for name in vars(Files)
-    if not name.startswith("_") and name not in ("process_exists", "close")
-]
 
-
-class Killed(BaseException):
-    """Stands for the end of the process: no handler may look at it."""
-
-
-class Failing(Files):
-    """Does something instead of call number ``first``, or of all from there on; None: just counts.
-
-    Closing is left alone, as it is by a dying process: descriptors would leak into the tests.
-    """
-
-    def __init__(self, first: int | None, instead: Callable[[str], None], *, once: bool) -> None:
-        self.count = 0
-        self.first = first
-        self.instead = instead
-        self.once = once
-
-    def process_exists(self, pid: int) -> bool:
-        return False  # so that the next writer, which is this process, finds the files left over
-
-
-def _counted(name: str) -> Callable[..., Any]:
-    real = getattr(Files, name)
-
-    @functools.wraps(real)
-    def call(self: Failing, *arguments: Any, **named: Any) -> Any:
-        self.count += 1
-        first = self.first
-        if first is not None and (self.count == first or (self.count > first and not self.once)):
-            self.instead(name)
-        return real(self, *arguments, **named)
-
-    return call
-
-
-for _name in CALLS:
-    setattr(Failing, _name, _counted(_name))
-
-
-def raise_error(number: int) -> Callable[[str], None]:
-    def instead(name: str) -> None:
-        raise OSError(number, f"{os.strerror(number)} (in {name})")
-
-    return instead
-
-
-def die(name: str) -> None:
-    raise Killed(name)
-
-
-def put_new(store: DiskStore) -> None:
-    store.put_object(NEW)
-    store.put_object(OLD)
-
-
-def put_new_file(store: DiskStore) -> None:
-    source = store.layout.root.parent / "source"
-    source.write_bytes(NEW)
-    store.put_object(source)
-    source.write_bytes(OLD)
-    store.put_object(source)
-
-
-def publish_new(store: DiskStore) -> None:
-    store.publish(manifest_of(NEW))
-
-
-def publish_another(store: DiskStore) -> None:
-    store.publish(manifest_of(NEW, target="another"))
-
-
-def prepared(root: Path, action: Callable[[DiskStore], None]) -> None:
-    """A store with the old package, and what ``action`` needs."""
-    store = DiskStore(root, create=True)
-    store.put_object(OLD)
-    store.publish(manifest_of(OLD))
-    if action in (publish_new, publish_another):
-        store.put_object(NEW)
-
-
-def check_recovered(root: Path) -> None:
-    """The name leads to the old or the new package, whole; the next writer and the sweep succeed."""
-    store = DiskStore(root, create=True, files=Failing(None, die, once=True))
-    package = store.read_package("model", ENVIRONMENT)
-    assert package is not None
-    assert package[1] in (manifest_of(OLD), manifest_of(NEW))
-    for needed in package[1].objects():
-        store.open_object(needed).close()
-    for digest in store.object_digests():  # whatever has an object's name is that object
-        assert sha256(store.layout.object(digest).read_bytes()) == digest
-    store.put_object(NEW)
-    assert store.publish(manifest_of(NEW)).generation > package[0].generation
-    store.sweep_temporary()
-    assert list(store.layout.temporary.iterdir()) == []
-    after = store.read_package("model", ENVIRONMENT)
-    assert after is not None
-    assert after[1] == manifest_of(NEW)
-
-
-def every_call(
-    tmp_path: Path,
-    action: Callable[[DiskStore], None],
-    instead: Callable[[str], None],
-    expected: type[BaseException],
-    *,
-    once: bool,
-) -> int:
-    """Let ``action`` go wrong at its first call, its second, ... until it gets through."""
-    number = 0
-    while True:
-        number += 1
-        root = tmp_path / str(number) / "store"
-        prepared(root, action)
-        files = Failing(None, instead, once=once)
-        store = DiskStore(root, create=True, files=files)
-        files.count, files.first = 0, number
-        try:
-            action(store)
-            reached = files.count >= number
-        except expected:
-            reached = True
-        check_recovered(root)
-        if not reached:
-            return number - 1
-
-
-ACTIONS = [put_new, put_new_file, publish_new, publish_another]
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("once", [True, False], ids=["once", "from-then-on"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+@pytest.mark.parametrize(("instead", "once"), [(BROKEN, True), (FULL, False)], ids=["once", "on"])
 def test_an_error_at_any_call(
-    tmp_path: Path, action: Callable[[DiskStore], None], number: int, once: bool
+    tmp_path: Path, operation: Operation, instead: Callable[[str], None], once: bool
 ) -> None:
-    assert every_call(tmp_path, action, raise_error(number), StoreError, once=once) > 20
+    expected = (PreheatError, OSError) if operation is REMEMBER else PreheatError
+    assert fail_at_every_call(operation, tmp_path, instead, expected, once=once) >= 4
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-def test_the_end_at_any_call(tmp_path: Path, action: Callable[[DiskStore], None]) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+def test_the_end_at_any_call(tmp_path: Path, operation: Operation) -> None:
     # From then on: not even the cleaning up happens.
-    assert every_call(tmp_path, action, die, Killed, once=False) > 20
+    assert fail_at_every_call(operation, tmp_path, die, Killed, once=False) >= 4
 
 
-@pytest.mark.parametrize(
-    ("instead", "expected"), [(raise_error(errno.ENOSPC), StoreError), (die, Killed)]
-)
+@pytest.mark.parametrize("operation", DURABLE, ids=str)
+def test_a_loss_of_power_at_any_call(tmp_path: Path, operation: Operation) -> None:
+    changes, disks = lose_power_at_every_call(operation, tmp_path)
+    assert changes >= 5
+    assert disks > 5
+
+
+def test_a_loss_of_power_while_the_store_is_made(tmp_path: Path) -> None:
+    changes, disks = lose_power_at_every_call(BUILD, tmp_path, founded=False)
+    assert changes > 50
+    assert disks > 200
+
+
+def test_the_work_of_a_dead_process_that_the_next_one_goes_on_with_is_durable(
+    tmp_path: Path,
+) -> None:
+    assert fail_then_lose_power(BUILD, tmp_path, die, Killed, has_published) > 50
+
+
+def test_the_model_of_a_disk_shows_what_a_missing_fsync_costs(tmp_path: Path) -> None:
+    """A writer that leaves out an fsync, of bytes or of a name, is caught by these tests."""
+    for left_out in ("fsync", "fsync_directory"):
+
+        def forgetful(store: DiskStore, files: Files, left_out: str = left_out) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(type(files), left_out, lambda *_: None)
+                store.publish(manifest_of(NEW))
+
+        operation = dataclasses.replace(PUBLISH, act=forgetful)
+        with pytest.raises((AssertionError, CorruptedError)):
+            lose_power_at_every_call(operation, tmp_path / left_out)
+
+
+@pytest.mark.parametrize(("instead", "expected"), [(FULL, StoreError), (die, Killed)])
 def test_a_failure_while_the_store_is_made(
     tmp_path: Path, instead: Callable[[str], None], expected: type[BaseException]
 ) -> None:
@@ -191,14 +95,14 @@ def test_a_failure_while_the_store_is_made(
     while reached:
         number += 1
         root = tmp_path / str(number) / "store"
-        files = Failing(number, instead, once=False)
+        files = FailingFiles(number, instead, once=False)
         try:
-            DiskStore(root, create=True, files=files)
+            opened(root, files)
             reached = files.count >= number
         except expected:
             assert DiskStore(root).read_package("model", ENVIRONMENT) is None
-        prepared(root, put_new)
-        check_recovered(root)
+        PUT.make(root)
+        PUT.check_all(root)
     assert number > 20
 
 
@@ -232,16 +136,18 @@ def test_bytes_are_on_disk_before_a_name_leads_to_them(tmp_path: Path) -> None:
             calls.append(f"fsync {place(dir_fd)}")
             super().fsync_directory(path, dir_fd)
 
-    prepared(tmp_path, put_new)
+    PUT.make(tmp_path)
     store = DiskStore(tmp_path, create=True, files=Recording())
+    calls.clear()
     store.put_object(NEW)
     store.publish(manifest_of(NEW))
     new, manifest = sha256(NEW)[:2], sha256(encode(manifest_of(NEW)))[:2]
     steps: list[str] = []
     for place in (new, manifest, "model"):
         steps += ["write", "fsync", f"replace {place}", f"fsync {place}"]
-    # The first object with these two digits also makes their directory.
-    assert [call for call in calls if call != "fsync objects"] == steps
+    # The directories of these names have names themselves.
+    parents = ("fsync objects", "fsync refs")
+    assert [call for call in calls if call not in parents] == steps
 
 
 def test_a_short_write_is_continued(tmp_path: Path) -> None:

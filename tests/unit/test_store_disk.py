@@ -117,8 +117,15 @@ def test_somebodys_directory_is_not_made_a_store(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("text", [b"preheat store 2\n", b"", b"\xff\xfe"])
-def test_another_format_is_refused(tmp_path: Path, text: bytes) -> None:
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        (b"preheat store 2\n", "FORMAT says", "PREHEAT_STORE"),
+        (b"", "is damaged", "preheat fsck"),
+        (b"\xff\xfe", "is damaged", "preheat fsck"),
+    ],
+)
+def test_another_format_is_refused(tmp_path: Path, text: bytes, message: str, remedy: str) -> None:
     store = filled(tmp_path)
     store.layout.format_file.chmod(0o644)
     store.layout.format_file.write_bytes(text)
@@ -127,10 +134,10 @@ def test_another_format_is_refused(tmp_path: Path, text: bytes) -> None:
         lambda: DiskStore(tmp_path).read_ref("model", ENVIRONMENT),
         lambda: DiskStore(tmp_path).put_object(b""),
     ):
-        with pytest.raises(StoreError, match="FORMAT says") as raised:
+        with pytest.raises(StoreError, match=message) as raised:
             use()
         assert str(tmp_path) in raised.value.message
-        assert "PREHEAT_STORE" in raised.value.remedy
+        assert remedy in raised.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ content, and a ref moves whole. Readers take none at all.
 from __future__ import annotations
 
 import functools
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ class DiskStore:
         self._now = now
         self._create = create
         self._founded = False
+        self._durable = False
         judge = Trust.of(trust, trusted_owners)
         self._reader = Reader(self._files, judge)
         self._judge = judge
@@ -147,6 +149,23 @@ class DiskStore:
         for prefix in self._reader.names(self.layout.objects):
             yield from filter(is_digest, self._reader.names(self.layout.objects / prefix))
 
+    def object_problem(self, ref: ObjectRef) -> str:
+        """What a look at an object's name tells, without reading it; empty where nothing is wrong."""
+        try:
+            status = self._files.lstat(self.layout.object(ref.sha256))
+        except OSError:
+            return "is not in the store"
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a regular file"
+        found = status.st_size
+        return "" if found == ref.size else f"has {found} bytes instead of {ref.size}"
+
+    def answers(self) -> bool:
+        """Whether the store is there and can be read. Blocks for as long as the file system does."""
+        from preheat.store import founding
+
+        return founding.is_founded(self._reader, self.layout)
+
     # writing
 
     def put_object(self, data: bytes | Path) -> tuple[Digest, int]:
@@ -213,6 +232,10 @@ class DiskStore:
         from preheat.store import founding
 
         if founding.is_founded(self._reader, self.layout):
+            if not self._durable:
+                with writing(self.layout.root):
+                    founding.make_durable(self._writer, self.layout)
+                self._durable = True
             return
         if not self._create:
             raise StoreError(
@@ -294,8 +317,9 @@ class DiskStore:
             return False  # another account's
         finally:
             self._files.close(opened[0])
-        # Whoever wrote it may have been stopped between the rename and this.
+        # Whoever wrote it may have been stopped between the rename and this, or before its directory's.
         self._writer.sync(path.parent)
+        self._writer.sync(path.parent.parent)
         return True
 
     def _quarantine(self, path: Path, reason: str) -> Path | None:

@@ -2,7 +2,8 @@
 
 Every file-system call of the store goes through an instance of ``Files``, so that a double can fail,
 count or end the process at any one of them. Nothing here decides anything: each method is one call.
-Only ``locks`` goes past it, because the lock is a library's.
+Only the build lock itself goes past it, because it is a library's. What is read in
+``/proc`` to name this process is no file of the store.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from preheat.errors import StoreError
@@ -12,6 +13,7 @@ from preheat.store.layout import (
     MAX_FORMAT_BYTES,
     OWN_NAMES,
     Layout,
+    is_damaged_format,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ _INNOCENT_NAMES = frozenset({"lost+found"})
 _INNOCENT_PREFIX = ".nfs"
 
 
+def is_innocent(name: str) -> bool:
+    """Whether file systems put something of this name into a directory by themselves."""
+    return name in _INNOCENT_NAMES or name.startswith(_INNOCENT_PREFIX)
+
+
 def is_founded(reader: Reader, layout: Layout) -> bool:
     """Whether a store of the known format is there; False when nothing is, or not yet.
 
@@ -34,6 +41,11 @@ def is_founded(reader: Reader, layout: Layout) -> bool:
     text = reader.read(layout.format_file, MAX_FORMAT_BYTES)
     if text is None:
         return False
+    if is_damaged_format(text):
+        raise StoreError(
+            f"{layout.format_file} is damaged: {len(text)} bytes that no version of preheat wrote.",
+            remedy="Run `preheat fsck --repair`.",
+        )
     if text != FORMAT_TEXT:
         found, known = (part.decode("utf-8", "replace").strip() for part in (text, FORMAT_TEXT))
         raise StoreError(
@@ -65,6 +77,13 @@ def found(files: Files, reader: Reader, writer: Writer, layout: Layout) -> None:
         writer.put(layout.format_file, FORMAT_TEXT)
 
 
+def make_durable(writer: Writer, layout: Layout) -> None:
+    """Whoever made the store may have died before its names were on the disk. Raises ``OSError``."""
+    for directory in (layout.version, layout.root, layout.root.parent):
+        with contextlib.suppress(PermissionError):  # another account's, who made this one's place
+            writer.sync(directory)
+
+
 def _make_parent(files: Files, reader: Reader, path: Path) -> None:
     # The mode is the umask's business here: the root's mode says who may enter the store at all.
     try:
@@ -80,8 +99,7 @@ def _make_parent(files: Files, reader: Reader, path: Path) -> None:
 
 def _refuse_foreign(reader: Reader, layout: Layout) -> None:
     for name in reader.names(layout.root):
-        innocent = name in _INNOCENT_NAMES or name.startswith(_INNOCENT_PREFIX)
-        if name not in OWN_NAMES and not innocent:
+        if name not in OWN_NAMES and not is_innocent(name):
             raise StoreError(
                 f"{layout.root} is not a store and not empty: it holds {name!r}.",
                 remedy="Choose an empty or new directory for the store.",

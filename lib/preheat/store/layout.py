@@ -34,6 +34,7 @@ OWN_NAMES = frozenset({"FORMAT", "CACHEDIR.TAG", "v1", "state"})
 # Two encoded names, a separator and a suffix must fit into the 255 bytes of a file name.
 NAME_LIMIT = 110
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
+_ANY_FORMAT = re.compile(rb"preheat store [0-9]+\n")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -55,6 +56,11 @@ def encode_name(name: str) -> str:
         return plain
     digest = hashlib.sha256(data).hexdigest()
     return f"{plain[: NAME_LIMIT - len(digest) - 1]}~{digest}"
+
+
+def is_damaged_format(text: bytes) -> bool:
+    """Whether these bytes of FORMAT are none that any version of preheat writes there."""
+    return _ANY_FORMAT.fullmatch(text) is None
 
 
 def is_digest(text: str) -> bool:

@@ -7,8 +7,10 @@ named by content and a ref moves whole. So it need not hold across hosts, and on
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +18,16 @@ import msgspec
 
 from preheat.errors import BusyError, StoreError
 from preheat.store.failures import write_failure
+from preheat.store.files import Files
 from preheat.store.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from preheat.manifest import Digest
+
+
+MAX_HOLDER_BYTES = 4096
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,49 +38,87 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def build_lock(root: str | os.PathLike[str], target: str, environment: Digest) -> Iterator[None]:
+def build_lock(
+    root: str | os.PathLike[str],
+    target: str,
+    environment: Digest,
+    *,
+    files: Files | None = None,
+) -> Iterator[None]:
     """Hold the build lock of a target in an environment, or raise ``BusyError`` that names the holder.
 
     Never waits. ``root`` is that of a store that exists. The lock ends with the block, or with the
     process, however that ends; its file stays. Not reentrant. May be left in another thread than it
-    was entered in. Needs the library filelock (in ``preheat[daemon]``); raises ``StoreError`` where
-    the lock's file cannot be written.
+    was entered in. ``files``: the seam for everything but the lock itself, which is a library's. Needs
+    the library filelock (in ``preheat[daemon]``); raises ``StoreError`` where the lock's file cannot be
+    written.
     """
     import filelock  # here, because workers import this package and never lock
 
+    files = Files() if files is None else files
     layout = Layout(Path(root).absolute())
     path = layout.lock(target, environment)
     note = layout.lock_holder(target, environment)
     # Not the lock's own content: some versions of filelock truncate the file when they try it.
     lock = filelock.FileLock(path, timeout=0, thread_local=False)
-    if not layout.locks.is_dir():  # filelock would make it, and with it half a store
+    if not _is_directory(files, layout.locks):  # filelock would make it, and with it half a store
         raise StoreError(f"There is no store at {layout.root}: no lock {path.name}.")
     try:
         lock.acquire()
     except filelock.Timeout as error:
-        raise BusyError(f"{target!r} is being built by {_read_holder(note)}.") from error
+        raise BusyError(f"{target!r} is being built by {_read_holder(files, note)}.") from error
     except OSError as error:
         raise write_failure(error, path) from error
     try:
         with contextlib.suppress(OSError):  # only for the message of others
-            _write_holder(note)
+            _write_holder(files, note)
         yield
     finally:
         with contextlib.suppress(OSError):
-            note.unlink()
+            files.unlink(note)
         lock.release()
 
 
-def _write_holder(note: Path) -> None:
+def decode_holder(data: bytes) -> Holder | None:
+    """The content of a holder's note; None when it is damaged."""
+    try:
+        return msgspec.json.decode(data, type=Holder)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _is_directory(files: Files, path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(files.lstat(path).st_mode)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return False
+        raise write_failure(error, path) from error
+
+
+def _write_holder(files: Files, note: Path) -> None:
     holder = Holder(host=socket.gethostname(), pid=os.getpid())
     unfinished = note.with_name(f"{note.name}.new")  # only the lock's holder gets here
-    unfinished.write_bytes(msgspec.json.encode(holder))
-    unfinished.replace(note)
-
-
-def _read_holder(note: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(unfinished)  # of one that died here
+    descriptor = files.create(unfinished)
     try:
-        holder = msgspec.json.decode(note.read_bytes(), type=Holder)
-    except (OSError, msgspec.MsgspecError):
-        return "another process"
-    return f"process {holder.pid} on {holder.host}"
+        data = memoryview(msgspec.json.encode(holder))
+        while data:
+            data = data[files.write(descriptor, data) :]
+        files.fchmod(descriptor, 0o644)  # whoever is told "busy" may be another user
+    finally:
+        files.close(descriptor)
+    files.replace(unfinished, note)
+
+
+def _read_holder(files: Files, note: Path) -> str:
+    try:
+        descriptor = files.open_for_reading(note)
+        try:
+            holder = decode_holder(files.read(descriptor, MAX_HOLDER_BYTES))
+        finally:
+            files.close(descriptor)
+    except OSError:
+        holder = None
+    return "another process" if holder is None else f"process {holder.pid} on {holder.host}"

@@ -56,5 +56,6 @@ def quarantine(writer: Writer, layout: Layout, path: Path, reason: str) -> Path 
             if error.errno in GONE:
                 return None
             raise
+        writer.sync(layout.quarantine)
         writer.sync(path.parent)
     return place

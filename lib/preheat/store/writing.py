@@ -110,11 +110,13 @@ class Writer:
         """
         try:
             with self._trust.directory(self._files, path):
-                return
+                pass
         except FileNotFoundError:
             self._make(path, mode)
-        with self._trust.directory(self._files, path):
-            pass
+            with self._trust.directory(self._files, path):
+                pass
+        # Also for one that is there: whoever made it may have died before this.
+        self.sync(path.parent)
 
     def _make(self, path: Path, mode: int) -> None:
         files = self._files
@@ -128,7 +130,6 @@ class Writer:
                 files.fchmod(made, mode)  # the umask must not lock readers out
             finally:
                 files.close(made)
-            files.fsync_directory(".", parent)
 
     def _write_all(self, descriptor: int, piece: bytes | memoryview) -> None:
         rest = memoryview(piece)

@@ -1,0 +1,363 @@
+"""Reads everything in a store into facts, in constant memory but for one manifest at a time.
+
+Takes no lock and writes nothing: a store on a read-only file system can be inspected, and so can one that
+others read and write at the same time. What vanishes meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from preheat.errors import CorruptedError, OtherFormatError, StoreError
+from preheat.manifest import (
+    MAX_MANIFEST_BYTES,
+    MAX_REF_BYTES,
+    Manifest,
+    decode_manifest,
+    decode_ref,
+)
+from preheat.store.examining import (
+    Entry,
+    FileKind,
+    ObjectFact,
+    Package,
+    QuarantineFact,
+    RefFact,
+    StoreFacts,
+    TemporaryFact,
+    about_object,
+    package_problem,
+)
+from preheat.store.failures import GONE
+from preheat.store.founding import is_innocent
+from preheat.store.layout import (
+    FORMAT_TEXT,
+    MAX_FORMAT_BYTES,
+    OWN_NAMES,
+    Layout,
+    is_damaged_format,
+    is_digest,
+)
+from preheat.store.locks import MAX_HOLDER_BYTES, decode_holder
+from preheat.store.temporary import is_leftover, process_space
+from preheat.store.trust import objection, walk
+from preheat.store.upkeep import QuarantineNote
+
+if TYPE_CHECKING:
+    import datetime
+    import os
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from preheat.manifest import Ref
+    from preheat.store.files import Files
+
+_PIECE_BYTES = 1024 * 1024
+_MAX_NOTE_BYTES = 64 * 1024
+# Every version writes the number of its format first.
+_MANIFEST_BEGINS = b'{"format":'
+
+
+class Inspector:
+    """Looks at one store. ``owners``: who is trusted to own it."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        owners: frozenset[int],
+        now: Callable[[], datetime.datetime],
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._owners = owners
+        self._now = now
+        self._unknown: list[Path] = []
+        self._untrusted: list[tuple[str, str, str]] = []
+        self._unreadable: list[tuple[Path, str]] = []
+
+    def inspect(self) -> StoreFacts:
+        """Look at everything. Raises ``StoreError`` where there is no store, or one of another format."""
+        layout = self._layout
+        self._unknown, self._untrusted, self._unreadable = [], [], []
+        self._judge_the_way()
+        text = self._founded()
+        missing = tuple(one for one in layout.directories if self._kind(one) != "directory")
+        refs = tuple(self._refs())
+        # Refs first: what one of them names was there before, so it is found now.
+        objects = tuple(self._objects())
+        facts = StoreFacts(
+            layout=layout,
+            owners=self._owners,
+            format=text,
+            tag=self.small_file(layout.cachedir_tag, MAX_FORMAT_BYTES),
+            missing=missing,
+            refs=refs,
+            objects=objects,
+            temporary=tuple(self._temporary()),
+            quarantined=tuple(self._quarantined()),
+            damaged_holders=tuple(self._damaged_holders()),
+        )
+        self._look_for_strangers()
+        return dataclasses.replace(
+            facts,
+            unknown=tuple(self._unknown),
+            untrusted=tuple(self._untrusted),
+            unreadable=tuple(self._unreadable),
+        )
+
+    def object_fact(self, path: Path) -> ObjectFact | None:
+        """One object as it is now; None when there is none. Reads all of it."""
+        entry = self.entry(path)
+        if entry is None or entry.kind != "file":
+            return None if entry is None else ObjectFact(entry=entry)
+        try:
+            descriptor = self._files.open_for_reading(path)
+        except OSError as error:
+            return None if error.errno in GONE else ObjectFact(entry=_troubled(entry, error))
+        try:
+            # What is judged is what is read, also when the name has moved on meanwhile.
+            entry = Entry(path=path, kind="file", status=self._files.fstat(descriptor))
+            digest, manifest = self._digest(descriptor, entry.status.st_size)
+        except OSError as error:
+            return ObjectFact(entry=_troubled(entry, error))
+        finally:
+            self._files.close(descriptor)
+        package = None if manifest is None else _package(manifest, str(path))
+        return ObjectFact(entry=entry, digest=digest, package=package)
+
+    def ref_fact(self, path: Path) -> RefFact | None:
+        """One ref as it is now; None when there is none."""
+        entry = self.entry(path)
+        if entry is None or entry.kind != "file":
+            return None if entry is None else RefFact(entry=entry)
+        try:
+            data = self._read(path, MAX_REF_BYTES)
+        except OSError as error:
+            return None if error.errno in GONE else RefFact(entry=_troubled(entry, error))
+        try:
+            return RefFact(entry=entry, ref=decode_ref(data, where=path.name))
+        except CorruptedError as error:
+            other = isinstance(error, OtherFormatError)
+            return RefFact(entry=entry, trouble=error.message, other_format=other)
+
+    def package_trouble(self, ref: Ref) -> str:
+        """Why no worker can load the package of a ref; empty for one that is whole. Reads all of it."""
+        fact = self.object_fact(self._layout.object(ref.manifest))
+        if fact is None or self._is_broken(fact):
+            return f"its manifest {ref.manifest} is not there whole"
+        manifest = fact.package.manifest if fact.package else None
+        if manifest is None:
+            return "its manifest cannot be used"
+        sizes = {}
+        for needed in manifest.code_objects():
+            found = self.object_fact(self._layout.object(needed.sha256))
+            if found is not None and not self._is_broken(found):
+                sizes[needed.sha256] = found.entry.status.st_size
+        problem = package_problem(manifest, ref, sizes)
+        return problem[1] if problem else ""
+
+    def _is_broken(self, fact: ObjectFact) -> bool:
+        return bool(about_object(StoreFacts(layout=self._layout, owners=self._owners), fact))
+
+    def small_file(self, path: Path, limit: int) -> bytes | None:
+        """Its bytes, at most one more than ``limit``; none of what is no file; None when nothing is there."""
+        kind = self._kind(path)
+        if kind != "file":
+            return None if kind is None else b""
+        try:
+            return self._read(path, limit)
+        except OSError:
+            return b""
+
+    def _judge_the_way(self) -> None:
+        def visit(path: str, status: os.stat_result) -> None:
+            found = objection(path, status, self._owners)
+            if found is not None:
+                self._untrusted.append((path, found.message, found.remedy))
+
+        try:
+            self._files.close(walk(self._files, self._layout.root, visit))
+        except OSError as error:
+            raise StoreError(
+                f"There is no store at {self._layout.root}: {error.strerror}.",
+                remedy="Check PREHEAT_STORE, or build something first.",
+            ) from error
+
+    def _founded(self) -> bytes | None:
+        layout = self._layout
+        text = self.small_file(layout.format_file, MAX_FORMAT_BYTES)
+        if text is None and self._kind(layout.version) is None:
+            raise StoreError(
+                f"There is no store at {layout.root}.",
+                remedy="Check PREHEAT_STORE, or build something first.",
+            )
+        if text is not None and text != FORMAT_TEXT and not is_damaged_format(text):
+            raise StoreError(
+                f"{layout.root} is a store of another format: {text.decode().strip()!r}.",
+                remedy="Use the version of preheat that made it.",
+            )
+        return text
+
+    def _refs(self) -> Iterator[RefFact]:
+        for directory in self._directories(self._layout.refs):
+            for name in self._names(directory):
+                path = directory / name
+                if path.suffix != ".json":
+                    self._unknown.append(path)
+                elif (fact := self.ref_fact(path)) is not None:
+                    yield fact
+
+    def _objects(self) -> Iterator[ObjectFact]:
+        for directory in self._directories(self._layout.objects):
+            for name in self._names(directory):
+                if not is_digest(name):
+                    self._unknown.append(directory / name)
+                elif (fact := self.object_fact(directory / name)) is not None:
+                    yield fact
+
+    def _temporary(self) -> Iterator[TemporaryFact]:
+        for name in self._names(self._layout.temporary):
+            entry = self.entry(self._layout.temporary / name)
+            if entry is None:
+                continue
+            if entry.kind == "directory":
+                self._unknown.append(entry.path)
+                continue
+            age_seconds = self._now().timestamp() - entry.status.st_mtime
+            leftover = is_leftover(
+                name,
+                age_seconds,
+                space=process_space(),
+                process_exists=self._files.process_exists,
+            )
+            yield TemporaryFact(entry=entry, leftover=leftover)
+
+    def _quarantined(self) -> Iterator[QuarantineFact]:
+        directory = self._layout.quarantine
+        for name in self._names(directory):
+            entry = None if name.endswith(".note") else self.entry(directory / name)
+            if entry is None:
+                continue
+            data = self.small_file(directory / f"{name}.note", _MAX_NOTE_BYTES)
+            try:
+                note = msgspec.json.decode(data or b"", type=QuarantineNote)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                yield QuarantineFact(entry=entry)
+                continue
+            yield QuarantineFact(entry=entry, origin=note.origin, reason=note.reason)
+
+    def _damaged_holders(self) -> Iterator[Path]:
+        for name in self._names(self._layout.locks):
+            path = self._layout.locks / name
+            if name.endswith(".holder"):
+                data = self.small_file(path, MAX_HOLDER_BYTES)
+                if data is not None and decode_holder(data) is None:
+                    yield path
+            elif not name.endswith((".lock", ".holder.new")):
+                self._unknown.append(path)
+
+    def _look_for_strangers(self) -> None:
+        layout = self._layout
+        known = {path.name for path in layout.directories}
+        for directory, names in ((layout.root, OWN_NAMES), (layout.version, known)):
+            self._unknown += [
+                directory / name
+                for name in self._names(directory)
+                if name not in names and not is_innocent(name)
+            ]
+
+    def _directories(self, parent: Path) -> Iterator[Path]:
+        for name in self._names(parent):
+            path = parent / name
+            kind = self._kind(path)
+            if kind == "directory":
+                yield path
+            elif kind is not None and not is_innocent(name):
+                self._unknown.append(path)
+
+    def _names(self, directory: Path) -> list[str]:
+        try:
+            status = self._files.lstat(directory)
+            found = objection(directory, status, self._owners)
+            if found is not None and directory != self._layout.root:
+                self._untrusted.append((self._place(directory), found.message, found.remedy))
+            names = self._files.names(directory)
+        except OSError as error:
+            if error.errno not in GONE:
+                self._unreadable.append((directory, error.strerror or str(error)))
+            return []
+        return [name for name in names if not name.startswith(".nfs")]
+
+    def _place(self, path: Path) -> str:
+        return str(path.relative_to(self._layout.root))
+
+    def entry(self, path: Path) -> Entry | None:
+        """What stands in this place, looked at without following it; None when nothing does."""
+        try:
+            status = self._files.lstat(path)
+        except OSError:
+            return None
+        return Entry(path=path, kind=_kind_of(status.st_mode), status=status)
+
+    def _kind(self, path: Path) -> FileKind | None:
+        entry = self.entry(path)
+        return None if entry is None else entry.kind
+
+    def _read(self, path: Path, limit: int) -> bytes:
+        descriptor = self._files.open_for_reading(path)
+        try:
+            pieces, left = [], limit + 1
+            while left and (piece := self._files.read(descriptor, left)):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
+        finally:
+            self._files.close(descriptor)
+
+    def _digest(self, descriptor: int, size: int) -> tuple[str, bytes | None]:
+        """The sha256 of all bytes; and the bytes themselves, where they begin like a manifest."""
+        hashed = hashlib.sha256()
+        kept: list[bytes] | None = []
+        while piece := self._files.read(descriptor, _PIECE_BYTES):
+            hashed.update(piece)
+            if kept == [] and not piece.startswith(_MANIFEST_BEGINS):
+                kept = None
+            if kept is not None:
+                kept.append(piece)
+                if size > MAX_MANIFEST_BYTES:
+                    kept = None
+        return hashed.hexdigest(), b"".join(kept) if kept else None
+
+
+def _package(data: bytes, where: str) -> Package:
+    try:
+        manifest: Manifest = decode_manifest(data, where=where)
+    except CorruptedError as error:
+        return Package(trouble=error.message, other_format=isinstance(error, OtherFormatError))
+    return Package(manifest=manifest)
+
+
+def _troubled(entry: Entry, error: OSError) -> Entry:
+    return Entry(
+        path=entry.path,
+        kind=entry.kind,
+        status=entry.status,
+        trouble=error.strerror or str(error),
+    )
+
+
+def _kind_of(mode: int) -> FileKind:
+    tests: tuple[tuple[Callable[[int], bool], FileKind], ...] = (
+        (stat.S_ISREG, "file"),
+        (stat.S_ISDIR, "directory"),
+        (stat.S_ISLNK, "link"),
+        (stat.S_ISFIFO, "fifo"),
+        (stat.S_ISSOCK, "socket"),
+    )
+    return next((kind for test, kind in tests if test(mode)), "device")
