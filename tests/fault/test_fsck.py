@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from preheat.errors import PreheatError, StoreError, UntrustedStoreError
-from preheat.manifest import FormProof, Manifest, Proof, Ref, encode, sha256
+from preheat.manifest import Manifest, Ref, encode, sha256
 from preheat.store import DiskStore, build_lock
 from preheat.store.examining import Repair, examine
 from preheat.store.files import Files
@@ -31,20 +31,11 @@ from support.faults import (
     opened,
 )
 from support.manifests import ENVIRONMENT, manifest_of
+from support.packages import proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def proven(content: bytes, started_at: str = "") -> Manifest:
-    manifest = manifest_of(content)
-    proof = FormProof(form="dynamo", frames_compiled=0, max_error=0.0, load_seconds=0.0, modules=0)
-    return msgspec.structs.replace(
-        manifest,
-        build=msgspec.structs.replace(manifest.build, started_at=started_at),
-        proof=Proof(forms=(proof,), examples=1, against="eager", seconds=0.0),
-    )
 
 
 @pytest.fixture

@@ -415,9 +415,17 @@ def _place(facts: StoreFacts, path: Path) -> str:
 def earlier_first(
     found: Mapping[Digest, Manifest], wanted: Sequence[Digest]
 ) -> tuple[Manifest, ...]:
-    """Packages that a ref may go back to: those in ``wanted`` in that order, then the last built first."""
+    """Packages that a ref may go back to: those in ``wanted`` in that order, then the last built first.
+
+    One with a forked proof counts in ``wanted`` alone: it may have been withdrawn since.
+    """
     rank = {digest: at for at, digest in enumerate(wanted)}
-    newest = sorted(found, key=lambda digest: found[digest].build.started_at, reverse=True)
+    allowed = [
+        digest
+        for digest, manifest in found.items()
+        if digest in rank or (manifest.proof is not None and not manifest.proof.forked)
+    ]
+    newest = sorted(allowed, key=lambda digest: found[digest].build.started_at, reverse=True)
     return tuple(
         found[digest] for digest in sorted(newest, key=lambda one: rank.get(one, len(rank)))
     )
