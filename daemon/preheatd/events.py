@@ -24,6 +24,7 @@ PROOF_STARTED = "proof_started"
 PROOF_CONFIRMED = "proof_confirmed"
 PROOF_STOPPED = "proof_stopped"
 PACKAGE_WITHDRAWN = "package_withdrawn"
+PACKAGE_DAMAGED = "package_damaged"
 BUILD_WAITING = "build_waiting"
 PAUSED = "paused"
 RESUMED = "resumed"
@@ -52,6 +53,7 @@ UNEXPECTED = "unexpected"
 _PROBLEMS = {
     BUILD_FAILED,
     PACKAGE_WITHDRAWN,
+    PACKAGE_DAMAGED,
     TARGET_BLOCKED,
     CONFIG_REFUSED,
     CONTROL_FAILED,

@@ -52,19 +52,18 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``preheat fsck`` answers. ``left``: what is still to be said after the repairs."""
+    """What ``preheat fsck`` answers. ``findings``: what is to be said now, after the repairs."""
 
     store: str
     objects: int
     refs: int
     findings: tuple[Finding, ...]
     repairs: tuple[Repaired, ...] = ()
-    left: tuple[Finding, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """0 for a store that is whole now, 5 for one that others may have changed, else 3."""
-        found = problems(self.left)
+        found = problems(self.findings)
         if any(one.kind in _UNTRUSTED for one in found):
             return UntrustedStoreError.exit_code
         return PROBLEM_EXIT_CODE if found else 0
@@ -129,17 +128,17 @@ class Checking:
     def run(self, *, repair: bool) -> Checked:
         """Look, and with ``repair`` mend and look again. Raises ``StoreError`` where there is no store."""
         facts, found = self._look()
-        checked = Checked(
+        repairs: tuple[Repaired, ...] = ()
+        if repair:
+            repairs = self._repair(facts, found)
+            facts, found = self._look()
+        return Checked(
             store=str(self.layout.root),
             objects=len(facts.objects),
             refs=len(facts.refs),
             findings=found,
-            left=found,
+            repairs=repairs,
         )
-        if not repair:
-            return checked
-        repairs = self._repair(facts, found)
-        return msgspec.structs.replace(checked, repairs=repairs, left=self._look()[1])
 
     def _look(self) -> tuple[StoreFacts, tuple[Finding, ...]]:
         facts = self.inspector.inspect()
@@ -154,6 +153,10 @@ class Checking:
         )
 
     def _repair(self, facts: StoreFacts, found: Sequence[Finding]) -> tuple[Repaired, ...]:
+        if facts.untrusted:
+            # Whose files these are is not known: to take them away could be just what somebody wants.
+            _, message, remedy = facts.untrusted[0]
+            raise UntrustedStoreError(f"Nothing was repaired: {message}", remedy=remedy)
         mender = self._mender(facts)
         in_store = [one for one in found if one.repair is not Repair.REMOVE_RECORD]
         done = [
@@ -221,13 +224,12 @@ def _print(checked: Checked) -> None:
 
     console = commands.output()
     styles = {"note": "", "problem": "red"}
-    shown = checked.left if checked.repairs else checked.findings
     for repaired in checked.repairs:
         word, style = ("repaired", "green") if repaired.done else ("failed", "red")
         what = repaired.done or repaired.trouble
         start = Text(f"{word:8} ", style=style)
         console.print(Text.assemble(start, f"{repaired.place} ({_words(repaired.kind)}): {what}"))
-    for one in shown:
+    for one in checked.findings:
         level = Text(f"{one.level:8} ", style=styles[one.level])
         console.print(Text.assemble(level, (one.place, "bold"), f" {one.detail}"))
         if one.fix:
@@ -236,9 +238,9 @@ def _print(checked: Checked) -> None:
 
 
 def _summary(checked: Checked) -> str:
-    found = problems(checked.left)
+    found = problems(checked.findings)
     state = "whole" if not found else _count(len(found), "problem")
-    notes = len(checked.left) - len(found)
+    notes = len(checked.findings) - len(found)
     text = f"{checked.store}: {_count(checked.objects, 'object')}, {_count(checked.refs, 'ref')}; {state}"
     return f"{text}, {_count(notes, 'note')}" if notes else text
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from preheat.manifest import Environment, Manifest, ModuleSource
     from preheat.store import DiskStore
     from preheatd.config import Config, Target
-    from preheatd.state import State
+    from preheatd.state import Damages, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +199,7 @@ class Inventory:
             facts,
             building=(facts.target, facts.environment) in building,
             failure=facts.failure or self._state.failure(facts.target, facts.environment),
+            damages=self._damages(facts),
             sources=sources.files,
             sources_state=sources_state(target, sources),
         )
@@ -253,6 +254,11 @@ class Inventory:
                 detail = f"object {ref.name} {problem}"
                 reasons.append(Reason(kind="package_corrupted", detail=detail))
         return reasons
+
+    def _damages(self, facts: TargetFacts) -> Damages | None:
+        if any(reason.kind == "package_corrupted" for reason in facts.damage):
+            return self._state.damages(facts.target, facts.environment)
+        return None
 
     def _elsewhere(self, facts: TargetFacts) -> tuple[Reason, ...]:
         """How the nearest environment that has a package of this target differs from this one."""

@@ -15,13 +15,13 @@ import msgspec
 
 from preheat.formats import other_formats
 from preheat.verdict import Reason, Verdict
-from preheatd.schedule import retry_at
+from preheatd.schedule import again_at, retry_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from preheat.manifest import Manifest
-    from preheatd.state import Failure
+    from preheatd.state import Damages, Failure
 
 NO_KICKS: Mapping[str, bool] = types.MappingProxyType({})
 _REBUILD_ASKED = Reason(kind="rebuild_asked", detail="somebody asked for a build")
@@ -41,10 +41,10 @@ class TargetFacts:
     """Everything that a verdict depends on, read from the outside world at one moment.
 
     ``environment`` is empty when the interpreter did not answer; ``failure`` then says why.
-    ``damage`` says why the package in the store cannot be used, ``untrusted`` why the store cannot,
-    ``source_reasons`` what differs from the package's snapshot, ``elsewhere`` how the nearest
-    environment that has a package differs. ``sources`` maps each source file on disk to its digest,
-    ``sources_state`` is one digest of them all and of the target's configuration.
+    ``damage`` says why the package in the store cannot be used, ``damages`` how often that was so lately,
+    ``untrusted`` why the store cannot, ``source_reasons`` what differs from the package's snapshot,
+    ``elsewhere`` how the nearest environment that has a package differs. ``sources`` maps each source file
+    on disk to its digest, ``sources_state`` is one digest of them all and of the target's configuration.
     """
 
     target: str
@@ -57,6 +57,7 @@ class TargetFacts:
     untrusted: str = ""
     source_reasons: tuple[Reason, ...] = ()
     elsewhere: tuple[Reason, ...] = ()
+    damages: Damages | None = None
     failure: Failure | None = None
     building: bool = False
     sources_state: str = ""
@@ -150,6 +151,11 @@ def decide(
         return _decision(facts, verdict, Action.BUILD, (_REBUILD_ASKED,))
     if facts.failure is not None and facts.sources_state in facts.failure.tried:
         return _failed(facts, facts.failure, reasons, now, retry=retry)
+    if facts.damage and facts.damages is not None and not retry:
+        # Something damages it again and again: building it for ever would help nobody.
+        due = again_at(facts.damages)
+        if facts.damages.at <= now < due:
+            return _decision(facts, verdict, Action.WAIT, reasons, not_before=due)
     return _decision(facts, verdict, Action.BUILD, reasons)
 
 

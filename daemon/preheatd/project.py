@@ -20,6 +20,7 @@ from preheatd.outcome import BuildRequest, Outcome
 from preheatd.owned import sweep
 from preheatd.plan import NO_KICKS
 from preheatd.politeness.limits import LimitsTold
+from preheatd.recovering import Recovery
 from preheatd.remembering import Order
 from preheatd.roots import source_files
 from preheatd.state import State, state_path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from preheat.manifest import Manifest
+    from preheat.manifest import Digest, Manifest
     from preheatd import events
     from preheatd.config import Config
     from preheatd.owned import Owner
@@ -108,19 +109,33 @@ class Project:
         self._point_to(manifest)
 
     def return_to(self, request: BuildRequest) -> Manifest | None:
-        """Point the ref to an earlier package that is whole and fits the sources on disk, if there is one."""
+        """Point the ref to an earlier package that is whole and fits the sources on disk, if there is one.
+
+        What is damaged of the package that it points to goes to the quarantine first, and then every
+        earlier package that lies in the store will do.
+        """
         target, environment = request.target, request.environment
-        for digest in self.state.published(target.name, environment):
+        wanted = self.state.published(target.name, environment)
+        recovery = Recovery.of(self.store)
+        if recovery.is_damaged(target.name, environment):
+            recovery.take_away(target.name, environment)
+            candidates = iter(recovery.earlier(target.name, environment, wanted))
+        else:
+            candidates = self._published_before(wanted)
+        for manifest in candidates:
             try:
-                manifest = self.store.read_manifest(digest)
-                if self.inventory.fits(self.config, manifest, target, environment):
-                    for needed in manifest.objects():
-                        self.store.open_object(needed).close()  # verifies its digest
+                fits = self.inventory.fits(self.config, manifest, target, environment)
+                if fits and not any(recovery.damaged_objects(manifest)):
                     self._point_to(manifest)
                     return manifest
             except StoreError:
                 continue  # it was collected or damaged; a build makes another
         return None
+
+    def _published_before(self, wanted: Iterable[Digest]) -> Iterator[Manifest]:
+        for digest in wanted:
+            with contextlib.suppress(StoreError):
+                yield self.store.read_manifest(digest)
 
     def _point_to(self, manifest: Manifest) -> None:
         ref = self.store.publish(manifest)

@@ -88,6 +88,9 @@ class Memory:
         history = self._history.setdefault(order.name, _History())
         if outcome.result == "built":
             self._history.pop(order.name)
+            if any(reason.kind == "package_corrupted" for reason in order.facts.damage):
+                note = self._state.note_damage
+                await self._note(note, outcome.target, outcome.environment, time.time())
             await self._note(self._state.forget, outcome.target, outcome.environment)
         elif outcome.result == "superseded" and outcome.reasons:
             history.superseded += 1

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from preheatd.plan import Plan
-    from preheatd.state import Failure
+    from preheatd.state import Damages, Failure
 
 BACKOFF_FIRST_SECONDS = 5.0
 BACKOFF_LONGEST_SECONDS = 600.0
@@ -106,6 +106,11 @@ def backoff_seconds(attempts: int) -> float:
 def retry_at(failure: Failure) -> float | None:
     """When a failed target is tried again without an edit; None: not at all."""
     return None if failure.refused else failure.at + backoff_seconds(failure.attempts)
+
+
+def again_at(damages: Damages) -> float:
+    """When a package that was damaged once more is built again: as after so many failures."""
+    return damages.at + backoff_seconds(damages.times)
 
 
 def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:

@@ -33,8 +33,10 @@ from preheatd.pauses import Pauses
 from preheatd.plan import Plan, make_plan
 from preheatd.politeness.gate import Gate
 from preheatd.presence import Presence
+from preheatd.recovering import Recovery
 from preheatd.roots import look_at_roots
 from preheatd.rounds import Rounds
+from preheatd.scrubbing import Scrubber
 from preheatd.signals import on_reload_signal, on_stop_signals
 from preheatd.store_figures import StoreFigures
 from preheatd.supervised import Supervised
@@ -95,6 +97,7 @@ class Service:
         self._emit = self.observed.heard
         self._wanted = asyncio.Event()
         self._rounds = Rounds(self._wanted.set)
+        self._scrubber = Scrubber(Recovery.of(project.store), self._emit, self._wanted.set)
         self._hooks = Hooks(self._emit, project.state)
         self._blocked = Blocked(self._emit)
         self._configuration = ConfigurationFile(project.config, self._emit)
@@ -181,6 +184,7 @@ class Service:
                 group.create_task(self._keep_planning(), name="plan")
                 group.create_task(self._dispatcher.run(), name="builds")
                 group.create_task(self._wait_for_stop(), name="stop")
+                group.create_task(self._scrubber.run(), name="scrub")
                 group.create_task(self._supervised.keep_watchdog(), name="watchdog")
         except* _Stop:
             pass
@@ -289,6 +293,7 @@ class Service:
         if self._preparing is None and not plan.to_build():
             preparing = self._project.prepare_zygotes(survey)
             self._preparing = asyncio.create_task(preparing, name="zygotes")
+        self._scrubber.planned(plan, survey)
         self._kicks.planned(plan, kicks)
         self._blocked.planned(plan)
         self._view.planned(Seen(project=self._project, survey=survey, plan=plan, began=began))

@@ -200,5 +200,6 @@ def fail_at_every_call(
         if returned:
             operation.finished(root)
         operation.check_all(root)
+        shutil.rmtree(root.parent)
         if files.count < number:
             return number - 1

@@ -323,5 +323,6 @@ def fail_then_lose_power(
         operation.act(opened(root, journal), journal)
         with _laid_down(disk.worst(journal.changes), place / "left" / "store") as left:
             after(left)
+        shutil.rmtree(place)
         if not reached:
             return number - 1

@@ -13,10 +13,10 @@ from preheat.store.trust import objection
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from preheat.manifest import Manifest, Ref
+    from preheat.manifest import Digest, Manifest, Ref
 
 Level = Literal["problem", "note"]
 FileKind = Literal["file", "directory", "link", "fifo", "socket", "device"]
@@ -115,9 +115,10 @@ class QuarantineFact:
 class StoreFacts:
     """Everything in a store at one moment, as far as it could be read.
 
-    ``format``, ``tag``: the bytes of these two files, None where there is none. ``missing``: directories that
-    every store has. ``holders``: notes of who holds a lock, and whether they can be read. ``owners``: who is
-    trusted. ``untrusted``: objections to the way to the store and to its directories.
+    ``format``, ``tag``: the bytes of these two files, None where there is none. ``missing``: directories
+    that every store has; ``obstacles``: what stands in the place of one. ``owners``: who is trusted.
+    ``untrusted``: objections to the way to the store and to its directories: a path, a sentence and what to
+    do. ``unreadable``: directories that cannot be listed, and why.
     """
 
     layout: Layout
@@ -133,6 +134,7 @@ class StoreFacts:
     damaged_holders: tuple[Path, ...] = ()
     unknown: tuple[Path, ...] = ()
     unreadable: tuple[tuple[Path, str], ...] = ()
+    obstacles: tuple[tuple[Path, FileKind], ...] = ()
 
 
 def examine(facts: StoreFacts) -> tuple[Finding, ...]:
@@ -183,6 +185,9 @@ def _about_founding(facts: StoreFacts) -> Iterator[Finding]:
         detail += ": backup programs will copy the store"
         place = layout.cachedir_tag
         yield _finding(facts, "tag_missing", place, detail, level="note", repair=Repair.WRITE)
+    for path, kind in facts.obstacles:
+        detail = f"is a {kind} in the place of a directory: nothing can be written there"
+        yield _finding(facts, "not_a_directory", path, detail, repair=Repair.QUARANTINE)
     for path in facts.missing:
         detail = "is missing: nothing can be written without it"
         yield _finding(facts, "directory_missing", path, detail, repair=Repair.MAKE_DIRECTORY)
@@ -405,6 +410,25 @@ def _finding(
 def _place(facts: StoreFacts, path: Path) -> str:
     root = facts.layout.root
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def earlier_first(
+    found: Mapping[Digest, Manifest], wanted: Sequence[Digest]
+) -> tuple[Manifest, ...]:
+    """Packages that a ref may go back to: those in ``wanted`` in that order, then the last built first.
+
+    One with a forked proof counts in ``wanted`` alone: it may have been withdrawn since.
+    """
+    rank = {digest: at for at, digest in enumerate(wanted)}
+    allowed = [
+        digest
+        for digest, manifest in found.items()
+        if digest in rank or (manifest.proof is not None and not manifest.proof.forked)
+    ]
+    newest = sorted(allowed, key=lambda digest: found[digest].build.started_at, reverse=True)
+    return tuple(
+        found[digest] for digest in sorted(newest, key=lambda one: rank.get(one, len(rank)))
+    )
 
 
 def problems(found: Iterable[Finding]) -> tuple[Finding, ...]:

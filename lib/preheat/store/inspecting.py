@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import stat
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from preheat.manifest import (
     Manifest,
     decode_manifest,
     decode_ref,
+    environment_digest,
 )
 from preheat.store.examining import (
     Entry,
@@ -54,10 +56,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from preheat.manifest import Ref
+    from preheat.manifest import Digest, Ref
     from preheat.store.files import Files
 
 _PIECE_BYTES = 1024 * 1024
+_PREFIX = re.compile("[0-9a-f]{2}")
 _MAX_NOTE_BYTES = 64 * 1024
 # Every version writes the number of its format first.
 _MANIFEST_BEGINS = b'{"format":'
@@ -80,11 +83,13 @@ class Inspector:
         self._unknown: list[Path] = []
         self._untrusted: list[tuple[str, str, str]] = []
         self._unreadable: list[tuple[Path, str]] = []
+        self._obstacles: list[tuple[Path, FileKind]] = []
 
     def inspect(self) -> StoreFacts:
         """Look at everything. Raises ``StoreError`` where there is no store, or one of another format."""
         layout = self._layout
-        self._unknown, self._untrusted, self._unreadable = [], [], []
+        self._unknown, self._untrusted = [], []
+        self._unreadable, self._obstacles = [], []
         self._judge_the_way()
         text = self._founded()
         missing = tuple(one for one in layout.directories if self._kind(one) != "directory")
@@ -109,6 +114,7 @@ class Inspector:
             unknown=tuple(self._unknown),
             untrusted=tuple(self._untrusted),
             unreadable=tuple(self._unreadable),
+            obstacles=tuple(self._obstacles),
         )
 
     def object_fact(self, path: Path) -> ObjectFact | None:
@@ -130,6 +136,27 @@ class Inspector:
             self._files.close(descriptor)
         package = None if manifest is None else _package(manifest, str(path))
         return ObjectFact(entry=entry, digest=digest, package=package)
+
+    def manifests_of(self, ref: Path) -> Iterator[tuple[Digest, Manifest]]:
+        """The whole manifests in the store that this ref could name. Opens every object, reads few."""
+        for directory in self._directories(self._layout.objects):
+            for name in filter(is_digest, self._names(directory)):
+                path = directory / name
+                if not self._begins_like_a_manifest(path):
+                    continue
+                fact = self.object_fact(path)
+                manifest = fact.package.manifest if fact and fact.package else None
+                if manifest is None or fact is None or self._is_broken(fact):
+                    continue
+                environment = environment_digest(manifest.environment)
+                if self._layout.ref(manifest.target, environment) == ref:
+                    yield name, manifest
+
+    def _begins_like_a_manifest(self, path: Path) -> bool:
+        try:
+            return self._read(path, len(_MANIFEST_BEGINS) - 1) == _MANIFEST_BEGINS
+        except OSError:
+            return False
 
     def ref_fact(self, path: Path) -> RefFact | None:
         """One ref as it is now; None when there is none."""
@@ -278,8 +305,10 @@ class Inspector:
             kind = self._kind(path)
             if kind == "directory":
                 yield path
-            elif kind is not None and not is_innocent(name):
+            elif parent == self._layout.objects and _PREFIX.fullmatch(name) is None:
                 self._unknown.append(path)
+            elif kind is not None:
+                self._obstacles.append((path, kind))
 
     def _names(self, directory: Path) -> list[str]:
         try:

@@ -45,8 +45,8 @@ class Mender:
     writer: Writer
     inspector: Inspector
     facts: StoreFacts
-    open_store: Callable[[], DiskStore]
-    lock: Callable[[str, str], contextlib.AbstractContextManager[object]]
+    open_store: Callable[[], DiskStore] | None = None
+    lock: Callable[[str, str], contextlib.AbstractContextManager[object]] | None = None
     fits: Callable[[Manifest], bool] = lambda manifest: False
     published: Callable[[Manifest, Digest], None] = lambda manifest, digest: None
 
@@ -131,12 +131,11 @@ class Mender:
         return f"mode set to {OBJECT_MODE:04o}"
 
     def _quarantine(self, path: Path, finding: Finding) -> str:
+        if finding.kind == "not_a_directory":
+            moved = self._away(path, finding.detail, unless="directory")
+            return f"moved to {moved}" if moved else ""
         if path.is_relative_to(self.layout.objects):
             return self.quarantine_object(path, finding)
-        if path.is_relative_to(self.layout.refs):
-            fact = self.inspector.ref_fact(path)
-            if fact is None or not about_ref_file(self.facts, fact):
-                return ""
         moved = upkeep.quarantine(self.writer, self.layout, path, finding.detail)
         return f"moved to {moved}" if moved else ""
 
@@ -162,7 +161,9 @@ class Mender:
         if not target and step.earlier:
             target = step.earlier[0].target
             environment = environment_digest(step.earlier[0].environment)
-        held = self.lock(target, environment) if target else contextlib.nullcontext()
+        held: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if target and self.lock is not None:
+            held = self.lock(target, environment)
         try:
             with held:
                 return self._recover_locked(path, step)
@@ -178,7 +179,7 @@ class Mender:
         fact = self.inspector.ref_fact(path)
         damaged = fact is not None and bool(about_ref_file(self.facts, fact))
         for manifest in step.earlier:
-            if not self.fits(manifest):
+            if self.open_store is None or not self.fits(manifest):
                 continue
             if damaged:
                 upkeep.quarantine(self.writer, self.layout, path, step.finding.detail)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from preheat.manifest import environment_digest
-from preheat.store.examining import Repair, whole_objects
+from preheat.store.examining import Repair, earlier_first, whole_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,8 +70,4 @@ def earlier_packages(
             sizes.get(needed.sha256) == needed.size for needed in manifest.objects()
         ):
             found[fact.digest] = manifest
-    rank = {digest: at for at, digest in enumerate(wanted)}
-    newest = sorted(found, key=lambda digest: found[digest].build.started_at, reverse=True)
-    return tuple(
-        found[digest] for digest in sorted(newest, key=lambda one: rank.get(one, len(rank)))
-    )
+    return earlier_first(found, wanted)
