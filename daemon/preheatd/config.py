@@ -118,8 +118,16 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
     """
     environ = os.environ if environ is None else environ
     file = find_config(Path.cwd()) if path is None else path.absolute()
-    if file.is_dir():
-        file = find_config(file)
+    try:
+        if file.is_dir():
+            file = find_config(file)
+        return _load(file, environ)
+    except (OSError, RuntimeError, ValueError) as error:
+        # Names that are too long for a file, homes of accounts that there are not, and the like.
+        raise ConfigurationError(f"{file}: {error}."[:1000]) from error
+
+
+def _load(file: Path, environ: Mapping[str, str]) -> Config:
     table = read_table(file)
     project = file.parent.resolve()
     politeness = checked(table.politeness, file)

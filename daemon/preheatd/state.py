@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from preheat.errors import StoreError
+from preheat.limits import MAX_RECORD_BYTES, decode_json, read_limited
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
@@ -229,8 +230,8 @@ def state_path(store: Path, environ: Mapping[str, str]) -> Path:
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
     """Read a JSON record; None when it is missing or damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return decode_json(read_limited(path, MAX_RECORD_BYTES), kind)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

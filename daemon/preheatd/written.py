@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from preheat.errors import ConfigurationError
+from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
 from preheatd.control.settings import ControlTable
 from preheatd.politeness.settings import PolitenessTable
 
@@ -82,12 +82,12 @@ def read_table(file: Path) -> ConfigTable:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return decode_toml(read_limited(file, MAX_TOML_BYTES))
     except FileNotFoundError:
         raise ConfigurationError(f"{file}: no such file.") from None
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except TomlError as error:
         raise ConfigurationError(f"{file}: not valid TOML: {error}.") from error
 
 

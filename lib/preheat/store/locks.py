@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.errors import BusyError, StoreError
+from preheat.limits import decode_json, read_limited
 from preheat.store.failures import write_failure
 from preheat.store.layout import Layout
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from preheat.manifest import Digest
+
+_MAX_HOLDER_BYTES = 4096
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +77,7 @@ def _write_holder(note: Path) -> None:
 
 def _read_holder(note: Path) -> str:
     try:
-        holder = msgspec.json.decode(note.read_bytes(), type=Holder)
+        holder = decode_json(read_limited(note, _MAX_HOLDER_BYTES), Holder)
     except (OSError, msgspec.MsgspecError):
         return "another process"
     return f"process {holder.pid} on {holder.host}"
