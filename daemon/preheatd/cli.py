@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from preheat.errors import PreheatError
-from preheatd import answers, commands, remote_commands
+from preheatd import answers, commands, keys_command, remote_commands
 from preheatd.options import common_options as _options
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ def bench_edit(options: commands.Options, programs: tuple[str, ...], **rest: Any
 
 for command in remote_commands.COMMANDS:
     preheat.add_command(command)
+preheat.add_command(keys_command.keys)
 
 
 if __name__ == "__main__":

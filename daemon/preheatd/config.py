@@ -18,6 +18,7 @@ import platformdirs
 
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
+from preheat.store.keys import Signing, signing_of
 from preheat.store.location import find_configuration
 from preheatd.control.settings import Control, control_of
 from preheatd.politeness.settings import Politeness, checked
@@ -25,6 +26,7 @@ from preheatd.written import (
     DEFAULT_TIMEOUT_SECONDS,
     PYPROJECT_NAME,
     ConfigTable,
+    SignaturesTable,
     TargetTable,
     read_table,
     suggest,
@@ -84,6 +86,7 @@ class Config:
     zygote: bool = True
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
     control: Control = dataclasses.field(default_factory=Control)
+    signing: Signing = dataclasses.field(default_factory=lambda: Signing("off"))
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -155,6 +158,16 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
         zygote=table.zygote,
         politeness=politeness,
         control=control_of(table.control, file, project),
+        signing=_signing(table.signatures, project, environ),
+    )
+
+
+def _signing(table: SignaturesTable, project: Path, environ: Mapping[str, str]) -> Signing:
+    return signing_of(
+        environ,
+        level=table.policy,
+        trusted=_path(project, table.trusted_keys) if table.trusted_keys else None,
+        key=_path(project, table.key) if table.key else None,
     )
 
 

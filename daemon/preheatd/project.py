@@ -12,6 +12,7 @@ import filelock
 
 from preheat.errors import BusyError, StoreError
 from preheat.store import DiskStore, build_lock, copy_package
+from preheat.store.signing import UNSIGNED, published_as
 from preheatd.builds import Builder
 from preheatd.confirming import Confirming
 from preheatd.forks import Forks
@@ -49,6 +50,7 @@ class Project:
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
+        self.store.signing = config.signing
         return dataclasses.replace(self, config=config)
 
     async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
@@ -104,7 +106,7 @@ class Project:
 
     def publish(self, staging: Path, manifest: Manifest) -> None:
         """Copy a proven package from a staging store and point its ref to it."""
-        copy_package(DiskStore(staging), self.store, manifest)
+        copy_package(DiskStore(staging, signing=UNSIGNED), self.store, manifest)
         self._point_to(manifest)
 
     def return_to(self, request: BuildRequest) -> Manifest | None:
@@ -113,6 +115,8 @@ class Project:
         for digest in self.state.published(target.name, environment):
             try:
                 manifest = self.store.read_manifest(digest)
+                # What is published again is signed again: only what was signed before may be.
+                self.store.check_signed(published_as(manifest, digest), manifest)
                 if self.inventory.fits(self.config, manifest, target, environment):
                     for needed in manifest.objects():
                         self.store.open_object(needed).close()  # verifies its digest
@@ -191,7 +195,7 @@ def open_project(config: Config, *, create: bool) -> Project:
     ``create`` makes the store and cleans up after dead builds; without it the store is only read.
     Raises ``StoreError``, ``UntrustedStoreError``.
     """
-    store = DiskStore(config.store, create=create)
+    store = DiskStore(config.store, create=create, signing=config.signing)
     state = State(state_path(config.store, os.environ))
     try:
         state.prepare()

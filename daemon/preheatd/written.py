@@ -44,6 +44,14 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_failed: list[str] | None = None
 
 
+class SignaturesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[signatures]`` as written."""
+
+    policy: Literal["require", "warn", "off"] | None = None
+    trusted_keys: str | None = None
+    key: str | None = None
+
+
 class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file as written. ``python`` to ``on_failed`` are defaults for every target."""
 
@@ -63,6 +71,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_failed: list[str] = []
     control: ControlTable = ControlTable()
     politeness: PolitenessTable = PolitenessTable()
+    signatures: SignaturesTable = SignaturesTable()
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -116,6 +125,8 @@ def _table_of(key: str) -> type[msgspec.Struct]:
         return TargetTable
     if key == "control":
         return ControlTable
+    if key == "signatures":
+        return SignaturesTable
     return PolitenessTable if key == "politeness" else ConfigTable
 
 

@@ -200,6 +200,6 @@ def test_values_that_no_system_call_takes_are_configuration_errors(
     tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "preheat.toml").write_text(text)
-    with pytest.raises(ConfigurationError, match="preheat.toml") as raised:
+    with pytest.raises(ConfigurationError, match=r"preheat\.toml") as raised:
         load_config(tmp_path)
     assert len(str(raised.value)) < 2000
