@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.build import CLASSES_NAME, OUTCOMES_NAME
+from preheat.limits import MAX_RECORD_BYTES, decode_json, read_limited
 from preheat.manifest import Proof
 from preheatd.caches import CompilerCaches
 from preheatd.forked import ZygoteUnfit
@@ -194,8 +195,8 @@ class Attempt:
         """Whether the build left results that a proof compares with, as for random programs."""
         if (self.work / OUTCOMES_NAME).exists():
             return True
-        classes = msgspec.json.decode(
-            (self.work / CLASSES_NAME).read_bytes(), type=dict[str, dict[str, str]]
+        classes = decode_json(
+            read_limited(self.work / CLASSES_NAME, MAX_RECORD_BYTES), dict[str, dict[str, str]]
         )
         return any(classes.values())
 

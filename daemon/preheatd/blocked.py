@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from preheat.verdict import Verdict
 from preheatd import events
+from preheatd.plan import Action
 
 if TYPE_CHECKING:
     from preheat.verdict import Reason
@@ -24,7 +25,8 @@ class Blocked:
         blocked = {
             one.target: one.reasons
             for one in plan.decisions
-            if one.verdict is Verdict.UNTRUSTED or not one.environment
+            if (one.verdict is Verdict.UNTRUSTED and one.action is Action.NONE)
+            or not one.environment
         }
         for target, reasons in blocked.items():
             if self._said.get(target) != reasons:

@@ -18,6 +18,7 @@ import platformdirs
 
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
+from preheat.store.keys import Signing, signing_of
 from preheat.store.location import find_configuration
 from preheatd.control.settings import Control, control_of
 from preheatd.politeness.settings import Politeness, checked
@@ -25,6 +26,7 @@ from preheatd.written import (
     DEFAULT_TIMEOUT_SECONDS,
     PYPROJECT_NAME,
     ConfigTable,
+    SignaturesTable,
     TargetTable,
     read_table,
     suggest,
@@ -84,6 +86,7 @@ class Config:
     zygote: bool = True
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
     control: Control = dataclasses.field(default_factory=Control)
+    signing: Signing = dataclasses.field(default_factory=lambda: Signing("off"))
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -118,8 +121,16 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
     """
     environ = os.environ if environ is None else environ
     file = find_config(Path.cwd()) if path is None else path.absolute()
-    if file.is_dir():
-        file = find_config(file)
+    try:
+        if file.is_dir():
+            file = find_config(file)
+        return _load(file, environ)
+    except (OSError, RuntimeError, ValueError) as error:
+        # Names that are too long for a file, homes of accounts that there are not, and the like.
+        raise ConfigurationError(f"{file}: {error}."[:1000]) from error
+
+
+def _load(file: Path, environ: Mapping[str, str]) -> Config:
     table = read_table(file)
     project = file.parent.resolve()
     politeness = checked(table.politeness, file)
@@ -147,6 +158,16 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
         zygote=table.zygote,
         politeness=politeness,
         control=control_of(table.control, file, project),
+        signing=_signing(table.signatures, project, environ),
+    )
+
+
+def _signing(table: SignaturesTable, project: Path, environ: Mapping[str, str]) -> Signing:
+    return signing_of(
+        environ,
+        level=table.policy,
+        trusted=_path(project, table.trusted_keys) if table.trusted_keys else None,
+        key=_path(project, table.key) if table.key else None,
     )
 
 

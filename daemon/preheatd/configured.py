@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from preheat.errors import PreheatError
+from preheat.limits import MAX_TOML_BYTES, read_limited
 from preheatd import events
 from preheatd.config import load_config
 
@@ -47,6 +48,6 @@ class ConfigurationFile:
 
 def _read(config: Config) -> bytes:
     try:
-        return config.file.read_bytes()
+        return read_limited(config.file, MAX_TOML_BYTES)
     except OSError:
         return b""

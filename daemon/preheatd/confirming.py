@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from preheat.manifest import environment_digest
 from preheat.store import DiskStore, copy_package
+from preheat.store.signing import UNSIGNED
 from preheatd.stages import BuildFailed
 from preheatd.uncancelled import uncancelled
 
@@ -41,6 +42,8 @@ class Confirming:
         package = await asyncio.to_thread(self.store.read_package, target, environment)
         if package is None or package[1].proof is None or not package[1].proof.forked:
             return None
+        # It will be signed when it is published with its new proof.
+        await asyncio.to_thread(self.store.check_signed, *package)
         return package[1]
 
     async def stage(self, manifest: Manifest, staging: Path) -> None:
@@ -82,6 +85,6 @@ async def _within(seconds: float, proof: Awaitable[ProvenEvent]) -> ProvenEvent:
 
 
 def _stage(store: DiskStore, manifest: Manifest, staging: Path) -> None:
-    staged = DiskStore(staging, create=True)
+    staged = DiskStore(staging, create=True, signing=UNSIGNED)
     copy_package(store, staged, manifest)
     staged.publish(manifest)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from preheat.compiler_variables import cpp_compilers
 from preheat.errors import PreheatError
 from preheat.store import DiskStore
+from preheat.store.keys import read_signer, read_trusted
 from preheat.version import VERSION
 from preheatd import findings
 from preheatd.findings import Finding
@@ -50,6 +51,7 @@ def _examine_place(config: Config, state: State) -> list[Finding]:
         *(("file system", _of(_abilities, place)) for place in places),
         ("watch", lambda: _project(config)),
         ("trust", lambda: [_trust(config)]),
+        ("keys", lambda: [_keys(config, state)]),
         *(("room", _of(_room, place)) for place in places),
         ("clock", lambda: [_clock(_existing(config.store))]),
         ("sandbox", _sandbox),
@@ -158,6 +160,23 @@ def _trust(config: Config) -> Finding:
     for _ in store.refs():
         break
     return Finding(check="trust", level="ok", detail=f"nobody else can write to {config.store}")
+
+
+def _keys(config: Config, state: State) -> Finding:
+    signing = config.signing
+    if not signing.is_on:
+        return Finding(
+            check="keys", level="note", detail="signatures of packages are not asked for"
+        )
+    listed = () if signing.trusted is None else read_trusted(signing.trusted)
+    own = None if signing.key is None else read_signer(signing.key).public
+    return findings.keys(
+        signing.level,
+        None if signing.trusted is None else str(signing.trusted),
+        [key.id for key in listed],
+        None if own is None else own.id,
+        state_inside=state.path.is_relative_to(config.store),
+    )
 
 
 def _room(place: Path) -> list[Finding]:

@@ -76,6 +76,24 @@ def file_system(where: str, failed: dict[str, str], kind: str) -> Finding:
     return Finding(check="file system", level="ok", detail=detail)
 
 
+def keys(
+    level: str, file: str | None, trusted: list[str], own: str | None, *, state_inside: bool
+) -> Finding:
+    """Keys that are trusted, by id, the one that signs here, and what builds trust without a signature."""
+    signs = f"signs with {own}" if own else "signs nothing here"
+    detail = f"signatures: {level}; {len(trusted)} trusted keys in {file or 'no file'}; {signs}"
+    fix = ""
+    if not trusted and own is None:
+        fix = "preheat keys trust 'ed25519 ...'  # or set PREHEAT_SIGNATURES=off"
+    elif own is not None and own not in trusted:
+        detail += ", which workers that trust this file do not trust"
+        fix = "preheat keys trust  # with the public key that `preheat keys list` shows"
+    elif own is not None and state_inside:
+        detail += "; whoever can write to the store could write to the daemon's state as well"
+        fix = "Set PREHEAT_STATE to a directory outside of the store."
+    return Finding(check="keys", level="problem" if fix else "ok", detail=detail, fix=fix)
+
+
 def compiler(target: str, found: str | None, wanted: tuple[str, ...]) -> Finding:
     """The C++ compiler of a target's builds."""
     if found:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from preheat.limits import decode_json, read_limited
 from preheatd import events
 from preheatd.clock import utc_now
 
@@ -134,12 +135,13 @@ def is_entry(line: bytes) -> bool:
 
 def _entries(path: Path) -> Iterator[Entry]:
     try:
-        lines = path.read_bytes().splitlines()
+        # A line more than is kept may have come from each of several daemons.
+        lines = read_limited(path, 4 * MAX_BYTES).splitlines()
     except OSError:
         return
     for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield msgspec.json.decode(line, type=Entry)
+        with contextlib.suppress(msgspec.MsgspecError):
+            yield decode_json(line, Entry)
 
 
 def _path(state: State) -> Path:

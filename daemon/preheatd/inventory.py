@@ -18,6 +18,7 @@ from preheat.errors import (
     OtherFormatError,
     PreheatError,
     StoreError,
+    UnsignedPackageError,
     UntrustedStoreError,
 )
 from preheat.formats import other_formats
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
     from preheat.store import DiskStore
     from preheatd.config import Config, Target
     from preheatd.state import Damages, State
+
+# What a package that is built and signed anew puts right.
+REPLACEABLE = frozenset(
+    {"signature_missing", "signature_wrong", "signature_damaged", "signature_unknown_key"}
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,10 +236,17 @@ class Inventory:
         try:
             found = self._store.read_package(facts.target, facts.environment)
             manifest = None if found is None else found[1]
-            if manifest is None:
+            if found is None or manifest is None:
                 return dataclasses.replace(facts, elsewhere=self._elsewhere(facts))
+            self._store.check_signed(*found)
             damage = tuple(self._damage(manifest))
             return dataclasses.replace(facts, manifest=manifest, damage=damage)
+        except UnsignedPackageError as error:
+            # Nothing in a manifest counts that nobody answers for.
+            reason = Reason(kind=error.kind, detail=str(error))
+            return dataclasses.replace(
+                facts, unsigned=reason, may_replace=self._may_sign() and error.kind in REPLACEABLE
+            )
         except UntrustedStoreError as error:
             return dataclasses.replace(facts, untrusted=str(error))
         except CorruptedError as error:
@@ -241,6 +254,10 @@ class Inventory:
             kind = "other_format" if other else "package_corrupted"
             damage = (Reason(kind=kind, detail=error.message),)
             return dataclasses.replace(facts, damage=damage)
+
+    def _may_sign(self) -> bool:
+        signing = self._store.signing
+        return signing is not None and signing.key is not None
 
     def _damage(self, manifest: Manifest) -> list[Reason]:
         """What a look at names and sizes tells; the bytes are verified by whoever loads them.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preheat.errors import PreheatError
+from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
 from preheatd.config import CONFIG_NAME, store_path
 from preheatd.state import State, state_path
 from preheatd.troubles import recorded
@@ -57,15 +57,15 @@ def _file(place: Path) -> Path:
 def _store(file: Path) -> str | None:
     """What a configuration says about the store, though it is not valid."""
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        data = read_limited(file, MAX_TOML_BYTES)
     except OSError:
         return None
     try:
-        table = tomllib.loads(text)
+        table = decode_toml(data)
         if file.name == PYPROJECT_NAME:
             table = table["tool"]["preheat"]
         written = table.get("store")
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
-        found = _STORE_LINE.search(text)
+    except (TomlError, KeyError, TypeError, AttributeError):
+        found = _STORE_LINE.search(data.decode("utf-8", errors="replace"))
         written = (found[1] or found[2]) if found else None
     return written if isinstance(written, str) else None

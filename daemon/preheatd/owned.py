@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 import filelock
 import msgspec
 
+from preheat.limits import MAX_RECORD_BYTES, decode_json, read_limited
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -88,7 +90,7 @@ def live_directories(parent: Path) -> Iterator[tuple[Path, Owner]]:
                 continue  # nobody holds it: a dead owner's
         except (filelock.Timeout, OSError):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                yield path, msgspec.json.decode((path / _INFO_NAME).read_bytes(), type=Owner)
+                yield path, decode_json(read_limited(path / _INFO_NAME, MAX_RECORD_BYTES), Owner)
 
 
 def sweep(parent: Path) -> int:

@@ -42,9 +42,11 @@ class TargetFacts:
 
     ``environment`` is empty when the interpreter did not answer; ``failure`` then says why.
     ``damage`` says why the package in the store cannot be used, ``damages`` how often that was so lately,
-    ``untrusted`` why the store cannot, ``source_reasons`` what differs from the package's snapshot,
-    ``elsewhere`` how the nearest environment that has a package differs. ``sources`` maps each source file
-    on disk to its digest, ``sources_state`` is one digest of them all and of the target's configuration.
+    ``untrusted`` why the store cannot, ``unsigned`` why no signature makes the package one to trust
+    (``may_replace``: what is built here is signed, and puts that right), ``source_reasons`` what differs from
+    the package's snapshot, ``elsewhere`` how the nearest environment that has a package differs. ``sources``
+    maps each source file on disk to its digest, ``sources_state`` is one digest of them all and of the
+    target's configuration.
     """
 
     target: str
@@ -55,6 +57,8 @@ class TargetFacts:
     manifest: Manifest | None = None
     damage: tuple[Reason, ...] = ()
     untrusted: str = ""
+    unsigned: Reason | None = None
+    may_replace: bool = False
     source_reasons: tuple[Reason, ...] = ()
     elsewhere: tuple[Reason, ...] = ()
     damages: Damages | None = None
@@ -140,6 +144,8 @@ def decide(
         return _decision(facts, Verdict.UNTRUSTED, Action.NONE, (reason,))
     if not facts.environment:
         return _unanswered(facts, now)
+    if facts.unsigned is not None and not facts.may_replace:
+        return _decision(facts, Verdict.UNTRUSTED, Action.NONE, (facts.unsigned,))
     verdict, reasons = _package_verdict(facts)
     if verdict is Verdict.FRESH and not rebuild:
         proof = None if facts.manifest is None else facts.manifest.proof
@@ -160,6 +166,8 @@ def decide(
 
 
 def _package_verdict(facts: TargetFacts) -> tuple[Verdict, tuple[Reason, ...]]:
+    if facts.unsigned is not None:
+        return Verdict.UNTRUSTED, (facts.unsigned,)
     if facts.damage:
         return Verdict.MISSING, facts.damage
     manifest = facts.manifest

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.errors import PreheatError
+from preheat.limits import decode_json
 from preheat.manifest import Environment
 from preheatd import state as states
 from preheatd.process import describe_status, end_group
@@ -169,8 +170,8 @@ def _parse(question: Question, status: int, output: bytes, errors: bytes) -> Pro
         )
     try:
         # Libraries may print while they are imported; the answer is the last line.
-        return msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=ProbeAnswer)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode_json(output.strip().rpartition(b"\n")[2], ProbeAnswer)
+    except msgspec.MsgspecError as error:
         raise ProbeError(
             f"`{question.python} {' '.join(PROBE_ARGUMENTS)}` did not answer in the known form "
             f"({error}).",

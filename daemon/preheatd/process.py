@@ -177,7 +177,7 @@ async def _handle_line(line: bytes, log: BoundedLog, on_event: Callable[[Event],
         return
     try:
         event = decode_event(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except msgspec.MsgspecError:
         await log.write(line[:_LOGGED_LINE_BYTES] + b"\n")
         return
     on_event(event)

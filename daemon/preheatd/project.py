@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import filelock
 
 from preheat.errors import BusyError, StoreError
+from preheat.manifest import encode, sha256
 from preheat.store import DiskStore, build_lock, copy_package
+from preheat.store.signing import UNSIGNED, published_as
 from preheatd.builds import Builder
 from preheatd.confirming import Confirming
 from preheatd.forks import Forks
@@ -50,6 +52,7 @@ class Project:
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
+        self.store.signing = config.signing
         return dataclasses.replace(self, config=config)
 
     async def build(self, request: BuildRequest, emit: events.Emit) -> Outcome:
@@ -105,7 +108,7 @@ class Project:
 
     def publish(self, staging: Path, manifest: Manifest) -> None:
         """Copy a proven package from a staging store and point its ref to it."""
-        copy_package(DiskStore(staging), self.store, manifest)
+        copy_package(DiskStore(staging, signing=UNSIGNED), self.store, manifest)
         self._point_to(manifest)
 
     def return_to(self, request: BuildRequest) -> Manifest | None:
@@ -124,6 +127,8 @@ class Project:
             candidates = self._published_before(wanted)
         for manifest in candidates:
             try:
+                # What is published again is signed again: only what was signed before may be.
+                self.store.check_signed(published_as(manifest, sha256(encode(manifest))), manifest)
                 fits = self.inventory.fits(self.config, manifest, target, environment)
                 if fits and not any(recovery.damaged_objects(manifest)):
                     self._point_to(manifest)
@@ -206,7 +211,7 @@ def open_project(config: Config, *, create: bool) -> Project:
     ``create`` makes the store and cleans up after dead builds; without it the store is only read.
     Raises ``StoreError``, ``UntrustedStoreError``.
     """
-    store = DiskStore(config.store, create=create)
+    store = DiskStore(config.store, create=create, signing=config.signing)
     state = State(state_path(config.store, os.environ))
     try:
         state.prepare()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from preheat.errors import StoreError
+from preheat.limits import MAX_RECORD_BYTES, decode_json, read_regular
 from preheat.store.files import Files
 from preheat.verdict import Reason
 from preheatd import owned
@@ -27,7 +28,6 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 16 * 1024
-_PIECE_BYTES = 1024 * 1024
 FILES = Files()
 NO_ENVIRONMENT = "none"
 
@@ -264,8 +264,12 @@ def state_path(store: Path, environ: Mapping[str, str]) -> Path:
 def read_record(path: Path, kind: type[_Record], files: Files = FILES) -> _Record | None:
     """Read a JSON record; None when it is missing or damaged."""
     try:
-        return msgspec.json.decode(_read(path, files), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        descriptor = files.open_for_reading(path, follow=True)
+        try:
+            return decode_json(read_regular(descriptor, MAX_RECORD_BYTES, path, files.read), kind)
+        finally:
+            files.close(descriptor)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 
@@ -286,14 +290,3 @@ def write_record(path: Path, record: msgspec.Struct, files: Files = FILES) -> No
         with contextlib.suppress(OSError):
             files.unlink(unfinished)
         raise
-
-
-def _read(path: Path, files: Files) -> bytes:
-    descriptor = files.open_for_reading(path, follow=True)
-    try:
-        pieces = []
-        while piece := files.read(descriptor, _PIECE_BYTES):
-            pieces.append(piece)
-        return b"".join(pieces)
-    finally:
-        files.close(descriptor)

@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from preheatd.caches import CompilerCaches
     from preheatd.config import Target
 
-# What the service manager says to the daemon alone.
-_DAEMON_ONLY_PREFIXES = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
+# What the service manager says to the daemon alone, and where its keys are.
+_DAEMON_ONLY_PREFIXES = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_",
+    "LISTEN_",
+    "CREDENTIALS_DIRECTORY",
+    "PREHEAT_SIGNING_KEY",
+)
 
 
 def target_environment(environ: Mapping[str, str], target: Target, project: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from preheat.limits import decode_json, read_limited
 from preheatd import events, owned
 
 if TYPE_CHECKING:
@@ -168,6 +169,6 @@ def recorded(state: State) -> dict[int, tuple[Trouble, ...]]:
 
 def _read(path: Path) -> tuple[Trouble, ...]:
     for _ in range(2):  # the first look may come while it is written
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return msgspec.json.decode(path.read_bytes(), type=tuple[Trouble, ...])
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return decode_json(read_limited(path, RECORD_BYTES), tuple[Trouble, ...])
     return ()

@@ -33,7 +33,7 @@ def trouble_of(decision: Decision) -> PreheatError | None:
     """Why a target will not become fresh unless somebody does something; None: it may."""
     reason = next(iter(decision.reasons), None)
     why = "no reason is known" if reason is None else reason.detail or str(reason)
-    if decision.verdict is Verdict.UNTRUSTED:
+    if decision.verdict is Verdict.UNTRUSTED and decision.action is Action.NONE:
         return UntrustedStoreError(f"{decision.target}: {why}")
     # One that failed and is about to be tried again is on its way.
     if decision.verdict is Verdict.FAILED and decision.action is not Action.BUILD:

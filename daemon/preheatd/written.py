@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from preheat.errors import ConfigurationError
+from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
 from preheatd.control.settings import ControlTable
 from preheatd.politeness.settings import PolitenessTable
 
@@ -44,6 +44,14 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_failed: list[str] | None = None
 
 
+class SignaturesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[signatures]`` as written."""
+
+    policy: Literal["require", "warn", "off"] | None = None
+    trusted_keys: str | None = None
+    key: str | None = None
+
+
 class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file as written. ``python`` to ``on_failed`` are defaults for every target."""
 
@@ -63,6 +71,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_failed: list[str] = []
     control: ControlTable = ControlTable()
     politeness: PolitenessTable = PolitenessTable()
+    signatures: SignaturesTable = SignaturesTable()
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -82,12 +91,12 @@ def read_table(file: Path) -> ConfigTable:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return decode_toml(read_limited(file, MAX_TOML_BYTES))
     except FileNotFoundError:
         raise ConfigurationError(f"{file}: no such file.") from None
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except TomlError as error:
         raise ConfigurationError(f"{file}: not valid TOML: {error}.") from error
 
 
@@ -116,6 +125,8 @@ def _table_of(key: str) -> type[msgspec.Struct]:
         return TargetTable
     if key == "control":
         return ControlTable
+    if key == "signatures":
+        return SignaturesTable
     return PolitenessTable if key == "politeness" else ConfigTable
 
 

@@ -148,6 +148,30 @@ class UntrustedStoreError(StoreError):
     default_remedy = "Make yourself or root the owner, and remove write permission for others."
 
 
+class UnsignedPackageError(UntrustedStoreError):
+    """The package is not signed by a key that is trusted here.
+
+    Raised where signatures are required. ``kind`` is a stable word: ``signature_missing``,
+    ``signature_wrong``, ``signature_unknown_key``, ``signature_damaged``, ``no_trusted_keys``,
+    ``keys_not_usable`` or ``signatures_not_supported``.
+    """
+
+    exit_code = 5
+    default_remedy = (
+        "Look at `preheat keys list`; a daemon with a signing key builds and signs anew."
+    )
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        kind: str = "signature_missing",
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.kind = kind
+
+
 class WaitTimeoutError(PreheatError):
     """The time limit passed.
 

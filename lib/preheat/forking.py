@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from preheat.limits import decode_json
+
 Kind = Literal["worker", "compiler"]
 KINDS: tuple[Kind, ...] = ("worker", "compiler")
 
@@ -74,17 +76,18 @@ Answer = Ready | Forked | Ended | Unfit
 
 def read_setup(text: str) -> Setup:
     """Raises ``msgspec.MsgspecError``."""
-    return msgspec.json.decode(text, type=Setup)
+    return decode_json(text.encode(), Setup)
 
 
 def read_request(line: bytes) -> ForkRequest:
     """Raises ``msgspec.MsgspecError``."""
-    return msgspec.json.decode(line, type=ForkRequest)
+    return decode_json(line, ForkRequest)
 
 
 def read_answer(line: bytes) -> Answer:
     """Raises ``msgspec.MsgspecError``."""
-    return msgspec.json.decode(line, type=Answer)
+    answer: Answer = decode_json(line, Answer)  # type: ignore[arg-type]
+    return answer
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from preheat.manifest import Manifest, Proof
+from preheat.limits import decode_json
+from preheat.manifest import MAX_MANIFEST_BYTES, Manifest, Proof
 from preheat.verdict import Reason
 
 PHASES = ("start", "import", "eager", "trace", "kernels", "package", "proof")
@@ -90,12 +91,13 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(line: bytes) -> Event:
     """Read one line. Raises ``msgspec.MsgspecError`` for anything else."""
-    return msgspec.json.decode(line, type=Event)
+    event: Event = decode_json(line, Event, MAX_MANIFEST_BYTES)  # type: ignore[arg-type]
+    return event
 
 
 def read_job(data: bytes) -> Job:
     """Read a job file's bytes. Raises ``msgspec.MsgspecError``."""
-    return msgspec.json.decode(data, type=Job)
+    return decode_json(data, Job)
 
 
 Result = Literal["built", "held", "failed", "skipped"]

@@ -14,6 +14,7 @@ import msgspec
 
 from preheat.errors import BuildError, PreheatError, RefusedError
 from preheat.job import Event, FailedEvent, Job, PhaseEvent, UnfitEvent, encode_event, read_job
+from preheat.limits import MAX_RECORD_BYTES, read_limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,6 +154,6 @@ def _job(arguments: list[str]) -> Job:
     if len(arguments) != 1:
         raise BuildError("A build process takes one argument, the path of its job file.")
     try:
-        return read_job(Path(arguments[0]).read_bytes())
+        return read_job(read_limited(Path(arguments[0]), MAX_RECORD_BYTES))
     except (OSError, msgspec.MsgspecError) as error:
         raise BuildError(f"The job file {arguments[0]} cannot be read: {error}.") from error

@@ -48,6 +48,7 @@ def main(job: Job, events: Events) -> None:
     began = time.monotonic()
     events.phase("proof", "import")
     from preheat.store import DiskStore
+    from preheat.store.signing import UNSIGNED
 
     recording_user_code(job).install()
     import torch  # noqa: F401 - what it imports is not the factory's
@@ -55,7 +56,8 @@ def main(job: Job, events: Events) -> None:
     before = frozenset(sys.modules)
     factory = find_factory(job.factory, job.target)
     libraries = tuple(name for name in _imported(job) if name not in before and is_library(name))
-    store = DiskStore(Path(job.staging))
+    # Nothing is signed yet: what is proven here was built by the process that asks.
+    store = DiskStore(Path(job.staging), signing=UNSIGNED)
     package = store.read_package(job.target, job.environment)
     if package is None:
         raise ProofError(f"The build left no package of {job.target!r}.")

@@ -1,7 +1,7 @@
 """The worker: find a package, make sure that it is right, install it; never compile, never crash.
 
-``load`` goes through trust, environment, settings, sources, live code and the digests of every
-object, in this order, before any byte of a package is unpickled.
+``load`` goes through trust (owners, modes, signatures), environment, settings, sources, live code and the
+digests of every object, in this order, before any byte of a package is unpickled.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from preheat.errors import (
     MissError,
     OtherFormatError,
     PreheatError,
+    UnsignedPackageError,
     UntrustedStoreError,
 )
 from preheat.formats import other_format
@@ -172,6 +173,8 @@ def _load(request: _Request, store: Store) -> Runner:
     except Unusable as unusable:
         unusable.manifest = manifest
         raise
+    except UnsignedPackageError as error:
+        raise Unusable(Verdict.UNTRUSTED, _reason(error.kind, error)) from error
     except UntrustedStoreError as error:
         raise Unusable(Verdict.UNTRUSTED, _reason("store_untrusted", error)) from error
     except OtherFormatError as error:
@@ -221,6 +224,9 @@ def _find(target: str, store: Store, devices: tuple[str, ...]) -> tuple[str, Man
         found = store.read_package(target, digest)
         if found is not None:
             ref, manifest = found
+            # A store of somebody else's own making may have nothing to do with signatures.
+            if (check_signed := getattr(store, "check_signed", None)) is not None:
+                check_signed(ref, manifest)
             if manifest.target != target or environment_digest(manifest.environment) != digest:
                 raise CorruptedError(f"The ref of {target!r} leads to another target's manifest.")
             return ref.manifest, manifest

@@ -180,3 +180,26 @@ def test_selecting_targets(tmp_path: Path) -> None:
     assert config.select([]) is config
     with pytest.raises(ConfigurationError, match="Did you mean `encoder`"):
         config.select(["encodr"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jobs = 0x" + "9" * 100_000,
+        f"targets = ['{'x' * 5000}:f']",
+        f"targets = ['a:f']\ncwd = '{'x' * 5000}'",
+        f"targets = ['a:f']\nwatch = ['{'x' * 5000}']",
+        "targets = ['a:f']\ncwd = '~no-such-account/'",
+        "targets = ['a:f']\n[control]\nsocket = '~no-such-account/s'",
+        "a = " + "[" * 100_000,
+        "a." * 100_000 + "b = 1",
+        "a = '" + "x" * 2_000_000 + "'",
+    ],
+)
+def test_values_that_no_system_call_takes_are_configuration_errors(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "preheat.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"preheat\.toml") as raised:
+        load_config(tmp_path)
+    assert len(str(raised.value)) < 2000

@@ -7,6 +7,7 @@ content, and a ref moves whole. Readers take none at all.
 from __future__ import annotations
 
 import functools
+import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +34,9 @@ from preheat.store.trust import Trust, TrustLevel
 
 if TYPE_CHECKING:
     import datetime
-    import os
     from collections.abc import Callable, Iterator
 
+    from preheat.store.keys import Signing
     from preheat.store.protocol import OpenObject
     from preheat.store.writing import Writer
 
@@ -46,6 +47,9 @@ class DiskStore:
     ``create=False`` (workers): making the object touches nothing; a directory that does not exist
     behaves as an empty store, and only writing into it raises. ``create=True``: the directory is made
     a store at once, parents included.
+
+    ``signing``: what is asked of signatures, and what signs what is published (``preheat.store.keys``);
+    by default readers do as variables and known places say, and nothing is signed.
 
     ``trust``, ``trusted_owners``: see ``preheat.store.trust``; the accounts in PREHEAT_TRUSTED_UIDS
     are trusted as well. All paths are judged again whenever a file is opened.
@@ -65,6 +69,7 @@ class DiskStore:
         trust: TrustLevel = "require",
         trusted_owners: frozenset[int] = frozenset(),
         files: Files | None = None,
+        signing: Signing | None = None,
         now: Callable[[], datetime.datetime] = records.utc_now,
     ) -> None:
         self.layout = Layout(Path(root).absolute())
@@ -73,6 +78,7 @@ class DiskStore:
         self._create = create
         self._founded = False
         self._durable = False
+        self.signing = signing
         judge = Trust.of(trust, trusted_owners)
         self._reader = Reader(self._files, judge)
         self._judge = judge
@@ -111,6 +117,21 @@ class DiskStore:
             lambda: self.read_ref(target, environment),
             lambda ref: self._find_manifest(ref.manifest),
         )
+
+    def check_signed(self, ref: Ref, manifest: Manifest) -> None:
+        """Whether a trusted key signed this package, where that is asked for.
+
+        ``ref`` and ``manifest`` are what ``read_package`` gave. Raises ``UnsignedPackageError``;
+        ``ConfigurationError`` for an impossible level.
+        """
+        from preheat.store.keys import signing_of
+
+        signing = signing_of(os.environ) if self.signing is None else self.signing
+        if not signing.is_on:
+            return
+        from preheat.store import signing as signed
+
+        signed.check_signed(self._reader, self.layout, signing, ref, manifest)
 
     def open_object(self, ref: ObjectRef) -> OpenObject:
         path = self.layout.object(ref.sha256)
@@ -193,11 +214,23 @@ class DiskStore:
                 raise records.missing_object(manifest, needed)
         digest, _ = self.put_object(content)
         ref = records.next_ref(manifest, digest, self._previous(manifest), self._now())
+        if self.signing is not None and self.signing.key is not None:
+            # Before the ref: no reader finds it unsigned.
+            self.sign(ref, self.signing.key)
         path = self.layout.ref(ref.target, ref.environment)
         with writing(path):
             self._writer.directory(path.parent)
             self._writer.put(path, encode(ref))
         return ref
+
+    def sign(self, ref: Ref, key: Path) -> bool:
+        """Add the signature of a private key's file to the package that a ref names; False: it has it.
+
+        Whoever signs says that the package may run. Raises ``StoreError``, ``ConfigurationError``.
+        """
+        from preheat.store import signing as signed
+
+        return signed.sign(self._reader, self._writer, self.layout, ref, key, self._now())
 
     # upkeep
 

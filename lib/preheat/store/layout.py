@@ -6,6 +6,7 @@
     CACHEDIR.TAG                            tells backup programs to leave the store out
     v1/objects/ab/<sha256>                  immutable, 0444, named by content; manifests too
     v1/refs/<target>/<environment>.json     the only mutable name
+    v1/signatures/ab/<sha256>.json          signatures of a manifest, where there are any
     v1/tmp  v1/locks  v1/quarantine
     state/                                  0700, the daemon's own
 """
@@ -121,6 +122,10 @@ class Layout:
         if not is_digest(digest):
             raise CorruptedError(f"{self.root}: {digest!r} is not the name of an object.")
         return self.objects / digest[:2] / digest
+
+    def signatures(self, digest: str) -> Path:
+        """The signatures of a manifest. Raises as ``object``."""
+        return self.version / "signatures" / digest[:2] / f"{self.object(digest).name}.json"
 
     def target(self, target: str) -> Path:
         return self.refs / encode_name(target)

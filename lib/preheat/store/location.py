@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from preheat.errors import ConfigurationError
+from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
 
 STORE_VARIABLE = "PREHEAT_STORE"
 CONFIGURATION_NAMES = ("preheat.toml", "pyproject.toml")
@@ -67,19 +68,14 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 def _parse(path: Path) -> dict[str, Any] | None:
     try:
-        text = path.read_bytes().decode()
+        data = read_limited(path, MAX_TOML_BYTES)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not UTF-8: {error.reason}.") from error
-
-    import tomllib  # here, because most workers find no configuration
-
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return decode_toml(data)
+    except TomlError as error:
         raise ConfigurationError(f"{path} is not TOML: {error}.") from error
 
 

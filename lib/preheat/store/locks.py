@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.errors import BusyError, StoreError
+from preheat.limits import decode_json
 from preheat.store.failures import write_failure
 from preheat.store.files import Files
 from preheat.store.layout import Layout
@@ -82,8 +83,8 @@ def build_lock(
 def decode_holder(data: bytes) -> Holder | None:
     """The content of a holder's note; None when it is damaged."""
     try:
-        return msgspec.json.decode(data, type=Holder)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_json(data, Holder, MAX_HOLDER_BYTES)
+    except msgspec.MsgspecError:
         return None
 
 

@@ -12,11 +12,12 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from preheat.errors import BusyError, StoreError
-from preheat.manifest import environment_digest
+from preheat.manifest import encode, environment_digest, sha256
 from preheat.store import upkeep
 from preheat.store.examining import OBJECT_MODE, Repair, about_object, about_ref_file
 from preheat.store.failures import GONE, writing
 from preheat.store.layout import CACHEDIR_TAG_TEXT, FORMAT_TEXT
+from preheat.store.signing import published_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,9 +182,12 @@ class Mender:
         for manifest in step.earlier:
             if self.open_store is None or not self.fits(manifest):
                 continue
+            store = self.open_store()
+            if not _is_signed(store, manifest):
+                continue
             if damaged:
                 upkeep.quarantine(self.writer, self.layout, path, step.finding.detail)
-            ref = self.open_store().publish(manifest)
+            ref = store.publish(manifest)
             self.published(manifest, ref.manifest)
             return f"went back to the package {ref.manifest} that fits the sources"
         moved = upkeep.quarantine(self.writer, self.layout, path, step.finding.detail)
@@ -197,3 +201,12 @@ class Mender:
         if fact.ref is None or about_ref_file(self.facts, fact):
             return True
         return bool(self.inspector.package_trouble(fact.ref))
+
+
+def _is_signed(store: DiskStore, manifest: Manifest) -> bool:
+    # What is published again is signed again: only what was signed before may be.
+    try:
+        store.check_signed(published_as(manifest, sha256(encode(manifest))), manifest)
+    except StoreError:
+        return False
+    return True
