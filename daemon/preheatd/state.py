@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +17,7 @@ from preheat.errors import StoreError
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
+from preheatd.leftovers import sweep_caches, sweep_records, temporary_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +39,8 @@ _DIRECTORIES = (
     "published",
     "proofs",
 )
+
+_RECORDS = ("failures", "probes", "published", "proofs")
 
 # How far back an edit may be undone without a build.
 _PUBLISHED_KEPT = 8
@@ -107,6 +109,16 @@ class State:
                 f"The state directory {self.path} cannot be used: {error.strerror}.",
                 remedy="Set PREHEAT_STATE to a directory that you own.",
             ) from error
+
+    def sweep(self) -> None:
+        """Remove what killed daemons, commands and builds left, and end what they had started."""
+        owned.sweep(self.work)
+        owned.sweep(self.daemons)
+        sweep_records(self.path / name for name in _RECORDS)
+        sweep_caches(self.path / "caches", self._is_in_use)
+
+    def _is_in_use(self) -> bool:
+        return any(any(self._owners(parent)) for parent in (self.work, self.daemons))
 
     @property
     def work(self) -> Path:
@@ -236,12 +248,13 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 
 def write_record(path: Path, record: msgspec.Struct) -> None:
     """Write a JSON record: a reader sees the old one or the new one, whole."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = temporary_beside(path)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(record))
-        Path(name).replace(path)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            temporary.unlink()
         raise

@@ -165,6 +165,7 @@ class Zygotes:
         self._timers: dict[Root, asyncio.TimerHandle] = {}
         self._hopeless: set[Root] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
 
     @property
     def is_full(self) -> bool:
@@ -173,6 +174,10 @@ class Zygotes:
 
     async def get(self, root: Root) -> Zygote | None:
         """The zygote of ``root``, started if need be; None where none is to be had."""
+        async with self._turn:  # two who ask while it is being started get the same one
+            return await self._get(root)
+
+    async def _get(self, root: Root) -> Zygote | None:
         zygote = self._zygotes.pop(root, None)
         if zygote is not None and zygote.why_not:
             if zygote.is_hopeless:

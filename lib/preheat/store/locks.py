@@ -16,7 +16,9 @@ import msgspec
 
 from preheat.errors import BusyError, StoreError
 from preheat.store.failures import write_failure
+from preheat.store.files import Files
 from preheat.store.layout import Layout
+from preheat.store.temporary import process_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a lock, as far as they wrote it down."""
+    """Who holds a lock, as far as they wrote it down. ``space`` says whose number ``pid`` is."""
 
     host: str
     pid: int
+    space: str = ""
 
 
 @contextlib.contextmanager
@@ -66,7 +69,7 @@ def build_lock(root: str | os.PathLike[str], target: str, environment: Digest) -
 
 
 def _write_holder(note: Path) -> None:
-    holder = Holder(host=socket.gethostname(), pid=os.getpid())
+    holder = Holder(host=socket.gethostname(), pid=os.getpid(), space=process_space())
     unfinished = note.with_name(f"{note.name}.new")  # only the lock's holder gets here
     unfinished.write_bytes(msgspec.json.encode(holder))
     unfinished.replace(note)
@@ -77,4 +80,6 @@ def _read_holder(note: Path) -> str:
         holder = msgspec.json.decode(note.read_bytes(), type=Holder)
     except (OSError, msgspec.MsgspecError):
         return "another process"
+    if holder.space == process_space() and not Files().process_exists(holder.pid):
+        return "another process"  # the note is of one that was killed; who holds it now has not written
     return f"process {holder.pid} on {holder.host}"
