@@ -81,6 +81,7 @@ def test_it_converges_is_never_wrong_and_leaves_nothing(project: Project, worker
         "daemon chaos",
         seconds=SECONDS,
         **dict(sorted(chaos.done.items())),
+        published=chaos.log.read_text().count('"action":"build_published"'),
         loads=loads.counts["loaded"],
         refused=loads.counts["refused"],
         unreadable_sources=loads.counts["unreadable"],

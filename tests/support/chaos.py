@@ -49,6 +49,9 @@ FILES = {
     + ", ".join(f'"app.warm:{name}"' for name in TARGETS)
     + ']\nwatch = ["app"]\ntimeout = 120\njobs = 2\n',
 }
+# A storm lets hardly any build end; a lull is over as soon as one has.
+STORM_SECONDS = 12.0
+LULL_SECONDS = 60.0
 # A value that was there before leads back to an earlier package; these are seldom the same twice.
 _VALUES = tuple(number / 4 for number in range(1, 200))
 
@@ -115,16 +118,45 @@ class Chaos:
             self.done["daemons"] += 1
 
     def work(self, seconds: float, load: Callable[[], None]) -> None:
-        """Chaos for so long; ``load`` is called now and then."""
+        """Chaos for so long: storms, and lulls in which something can get done. ``load`` is called often."""
         end = time.monotonic() + seconds
+        first: list[Callable[[], None]] = [self._edit, self._kill, self._stop, load, self._kill]
+        while True:
+            self._go_on(min(end, time.monotonic() + STORM_SECONDS), first, load)
+            first = []
+            if time.monotonic() >= end:
+                return
+            self._lull(min(end, time.monotonic() + LULL_SECONDS), load)
+
+    def _go_on(self, end: float, first: list[Callable[[], None]], load: Callable[[], None]) -> None:
         steps = [self._edit, self._kill, self._stop, load, self._edit, self._kill]
-        first = list(steps)  # in a short run too, everything happens
         while time.monotonic() < end or first:
             self.serve()
             step = first.pop(0) if first else self._chance.choice(steps)
             step()
-            time.sleep(self._chance.uniform(0.1, 2.5))
-            self._let_go(time.monotonic())
+            self._wait()
+
+    def _lull(self, end: float, load: Callable[[], None]) -> None:
+        """Nobody edits, until something was published; sometimes something dies nevertheless."""
+        self._let_go(float("inf"))
+        before = self._generations()
+        while time.monotonic() < end and self._generations() == before:
+            self.serve()
+            if self._chance.random() < 0.03:
+                self._kill()
+            load()
+            self._wait()
+        if self._generations() != before:
+            self.done["publications waited for"] += 1
+        for _ in range(3):
+            load()
+
+    def _generations(self) -> list[int]:
+        return [self.project.generation(name) for name in TARGETS]
+
+    def _wait(self) -> None:
+        time.sleep(self._chance.uniform(0.1, 2.5))
+        self._let_go(time.monotonic())
 
     def calm_down(self) -> None:
         """One last edit; every stopped process may go on, and a daemon runs."""
