@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import lean
+from support import figures, lean
 from support.project import Project
 from support.zoo import FILES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What fault tests tried, and what came of it."""
+    for line in figures.lines():
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

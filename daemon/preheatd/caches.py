@@ -7,9 +7,12 @@ killed in that moment leaves a file that no later build can load, and that none 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import shutil
 import signal
 from typing import TYPE_CHECKING
+
+from preheatd.leftovers import DAMAGED_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,12 +67,18 @@ class CompilerCaches:
     def replace_with(self, other: CompilerCaches) -> None:
         """Take ``other``'s directories; what was here is removed.
 
-        A build that uses these at the moment may fail; it is built again by the same rule.
+        A build that uses these at the moment may fail; it is built again by the same rule. When two
+        replace them at the same time, the caches of one of them stay.
         """
-        old = self.base.with_name(self.base.name + ".damaged")
-        shutil.rmtree(old, ignore_errors=True)
-        self.base.rename(old)
-        shutil.move(other.base, self.base)
+        old = self.base.with_name(f"{self.base.name}.{secrets.token_hex(4)}{DAMAGED_SUFFIX}")
+        try:
+            self.base.rename(old)
+        except FileNotFoundError:
+            return  # somebody else does it right now
+        if (
+            not self.base.exists()
+        ):  # else a build has begun meanwhile: into it, nothing is to be moved
+            shutil.move(other.base, self.base)
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -10,10 +10,9 @@ Not promised: anything between hosts that share the directory over a network fil
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
-import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,14 @@ import filelock
 import msgspec
 
 from preheat.limits import MAX_RECORD_BYTES, decode_json, read_limited
+from preheatd.abandoned import end_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INFO_NAME = "owner.json"
-_GROUPS_NAME = "groups"
+# A lock without its directory, for so long, is nobody's any more.
+_STRAY_SECONDS = 60.0
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,17 +100,22 @@ def sweep(parent: Path) -> int:
     for path in _directories(parent):
         lock = filelock.FileLock(f"{path}.lock", timeout=0)
         with contextlib.suppress(filelock.Timeout, OSError), lock:
-            _end_groups(path)
+            end_groups(path)
             _remove(path)
             Path(lock.lock_file).unlink(missing_ok=True)
             removed += 1
+    _sweep_locks(parent)
     return removed
 
 
-def note_group(path: Path, pid: int) -> None:
-    """Record in an owned directory that this process started the process group ``pid``."""
-    with (path / _GROUPS_NAME).open("a", encoding="ascii") as file:
-        file.write(f"{pid} {_start_time(pid)}\n")
+def _sweep_locks(parent: Path) -> None:
+    """An owner that was killed before it made its directory, or was looked at in its end, leaves one."""
+    for path in parent.glob("*.lock"):
+        with contextlib.suppress(filelock.Timeout, OSError):
+            if path.with_suffix("").is_dir() or time.time() - path.stat().st_mtime < _STRAY_SECONDS:
+                continue
+            with filelock.FileLock(path, timeout=0):
+                path.unlink(missing_ok=True)
 
 
 def _directories(parent: Path) -> list[Path]:
@@ -117,25 +123,6 @@ def _directories(parent: Path) -> list[Path]:
         return sorted(entry for entry in parent.iterdir() if entry.is_dir())
     except FileNotFoundError:
         return []
-
-
-def _end_groups(path: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        for line in (path / _GROUPS_NAME).read_text(encoding="ascii").splitlines():
-            pid, _, started = line.partition(" ")
-            # The start time tells the process that was started from a later one with its number.
-            if started and started == _start_time(int(pid)):
-                with contextlib.suppress(OSError):
-                    os.killpg(int(pid), signal.SIGKILL)
-
-
-def _start_time(pid: int) -> str:
-    """Clock ticks after boot at which the process started; empty when there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[19]
 
 
 def _remove(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from preheatd import owned
+from preheatd.abandoned import note_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,11 @@ class Presence:
         self._inside.close()
         if self._control is not None:
             await self._control.close()
+
+    def note_group(self, pid: int) -> None:
+        """Whoever finds this daemon dead ends that process group too, if it can still be noted."""
+        with contextlib.suppress(OSError):
+            note_group(self._directory.path, pid)
 
     async def apply(self, config: Config) -> None:
         """Listen as this configuration says, and leave word where."""

@@ -19,7 +19,6 @@ from preheatd.confirming import Confirming
 from preheatd.forks import Forks
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
-from preheatd.owned import sweep
 from preheatd.plan import NO_KICKS
 from preheatd.politeness.limits import LimitsTold
 from preheatd.recovering import Recovery
@@ -220,7 +219,6 @@ def open_project(config: Config, *, create: bool) -> Project:
         if create:
             raise
     if create:
-        sweep(state.work)
-        sweep(state.daemons)
+        state.sweep()
         store.sweep_temporary()
     return Project(config, store, state, Inventory(store, state))

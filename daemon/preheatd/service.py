@@ -79,7 +79,9 @@ class Service:
         drain_seconds: float = 0.0,
         listen: Listen | None = None,
     ) -> None:
-        self._zygotes = Zygotes(project.state.path / "logs")
+        self._zygotes = Zygotes(
+            project.state.path / "logs", on_started=lambda pid: self._presence.note_group(pid)
+        )
         self._project = dataclasses.replace(project, zygotes=self._zygotes)
         self._history = History(project.state, emit)
         self.pauses = Pauses()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from preheat.errors import BuildError, ProofError, StoreError
 from preheat.job import BuiltEvent, FailedEvent, PhaseEvent, ProvenEvent, UnfitEvent
-from preheatd import events, owned
+from preheatd import events
+from preheatd.abandoned import note_group
 from preheatd.clock import utc_now
 from preheatd.politeness.limits import LimitsTold
 from preheatd.politeness.memory import MemoryExceeded, run_within
@@ -147,7 +148,7 @@ class Stages:
 
     def _started(self, group: int) -> None:
         try:
-            owned.note_group(self.work, group)
+            note_group(self.work, group)
         except OSError as error:
             # Not started at all is better than left behind when this process is killed.
             raise state_unusable(error, self.work) from error

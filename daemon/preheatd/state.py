@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +19,7 @@ from preheat.store.files import Files
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
+from preheatd.leftovers import sweep_caches, sweep_records, temporary_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,6 +43,8 @@ _DIRECTORIES = (
     "proofs",
     "damages",
 )
+
+_RECORDS = ("failures", "probes", "published", "proofs")
 
 # How far back an edit may be undone without a build.
 _PUBLISHED_KEPT = 8
@@ -124,6 +126,16 @@ class State:
                 f"The state directory {self.path} cannot be used: {error.strerror}.",
                 remedy="Set PREHEAT_STATE to a directory that you own.",
             ) from error
+
+    def sweep(self) -> None:
+        """Remove what killed daemons, commands and builds left, and end what they had started."""
+        owned.sweep(self.work)
+        owned.sweep(self.daemons)
+        sweep_records(self.path / name for name in _RECORDS)
+        sweep_caches(self.path / "caches", self._is_in_use)
+
+    def _is_in_use(self) -> bool:
+        return any(any(self._owners(parent)) for parent in (self.work, self.daemons))
 
     @property
     def work(self) -> Path:
@@ -275,7 +287,7 @@ def read_record(path: Path, kind: type[_Record], files: Files = FILES) -> _Recor
 
 def write_record(path: Path, record: msgspec.Struct, files: Files = FILES) -> None:
     """Write a JSON record: a reader sees the old one or the new one, whole, also after a loss of power."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    unfinished = temporary_beside(path)
     descriptor = files.create(unfinished)
     try:
         try:

@@ -20,7 +20,7 @@ from preheatd.forked import ForkedProcess, Line, ZygoteUnfit
 from preheatd.process import end_group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 # A build waits so long for one that is being started, then goes on without.
@@ -47,10 +47,11 @@ class Root:
 
 
 class Zygote:
-    """One pair of processes that fork."""
+    """One pair of processes that fork. ``on_started`` is told the number of their group."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, on_started: Callable[[int], None] = lambda pid: None) -> None:
         self.root = root
+        self._on_started = on_started
         self._lines: dict[Kind, Line] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._process: asyncio.subprocess.Process | None = None
@@ -100,6 +101,7 @@ class Zygote:
         finally:
             for pair in pairs.values():
                 pair[1].close()
+        self._on_started(self._process.pid)
         for kind, (ours, _) in pairs.items():
             line = self._lines[kind] = Line(ours)
             self._tasks.append(asyncio.create_task(line.listen(), name=f"zygote {kind}"))
@@ -142,18 +144,28 @@ class Zygote:
 
 
 class Zygotes:
-    """The zygotes of one daemon: at most ``most`` at once, each ended after ``idle_seconds`` without use."""
+    """The zygotes of one daemon: at most ``most`` at once, each ended after ``idle_seconds`` without use.
+
+    ``on_started`` is told the number of each one's process group.
+    """
 
     def __init__(
-        self, logs: Path, *, most: int = MOST_AT_ONCE, idle_seconds: float = IDLE_SECONDS
+        self,
+        logs: Path,
+        *,
+        most: int = MOST_AT_ONCE,
+        idle_seconds: float = IDLE_SECONDS,
+        on_started: Callable[[int], None] = lambda pid: None,
     ) -> None:
         self._logs = logs
+        self._on_started = on_started
         self._most = most
         self._idle_seconds = idle_seconds
         self._zygotes: dict[Root, Zygote] = {}  # the one used last is last
         self._timers: dict[Root, asyncio.TimerHandle] = {}
         self._hopeless: set[Root] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
 
     @property
     def is_full(self) -> bool:
@@ -162,6 +174,10 @@ class Zygotes:
 
     async def get(self, root: Root) -> Zygote | None:
         """The zygote of ``root``, started if need be; None where none is to be had."""
+        async with self._turn:  # two who ask while it is being started get the same one
+            return await self._get(root)
+
+    async def _get(self, root: Root) -> Zygote | None:
         zygote = self._zygotes.pop(root, None)
         if zygote is not None and zygote.why_not:
             if zygote.is_hopeless:
@@ -171,7 +187,7 @@ class Zygotes:
         if root in self._hopeless:
             return None
         if zygote is None:
-            zygote = Zygote(root)
+            zygote = Zygote(root, self._on_started)
             try:
                 await zygote.start(self._logs / "zygote.log")
             except OSError:

@@ -183,6 +183,9 @@ def probe() -> dict[str, Any]:
 
 def main() -> None:
     """Print the probe's answer; what libraries print meanwhile goes to standard error."""
+    from preheat.lifeline import live_with_parent  # only here: workers outlive who starts them
+
+    live_with_parent(1)
     answer = os.dup(1)
     os.dup2(2, 1)
     line = msgspec.json.encode(probe(), order="deterministic") + b"\n"

@@ -14,6 +14,7 @@ import msgspec
 
 from preheat.errors import BuildError, PreheatError, RefusedError
 from preheat.job import Event, FailedEvent, Job, PhaseEvent, UnfitEvent, encode_event, read_job
+from preheat.lifeline import live_with_parent
 from preheat.limits import MAX_RECORD_BYTES, read_limited
 
 if TYPE_CHECKING:
@@ -84,11 +85,14 @@ def run(main: Main, argv: list[str]) -> NoReturn:
     Exit status 0 when ``main`` returned, else 1. The interpreter's own tear-down is skipped: with the
     compiler loaded it takes seconds.
     """
+    live_with_parent(1)
     _run(main, argv[1:], Events())
 
 
 def run_forked(main: Main, path: str) -> NoReturn:
     """The same in a child of a zygote, which says so when a fresh process could differ from it."""
+    # A zygote that was stopped may fork long after the daemon gave that up and began anew.
+    live_with_parent(1)
     events = Events()
     before = dict(os.environ)
 

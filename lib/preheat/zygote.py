@@ -24,7 +24,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from preheat import forking
+from preheat import forking, lifeline
 from preheat.forking import Ended, Forked, ForkRequest, Ready, Unfit
 
 if TYPE_CHECKING:
@@ -201,13 +201,20 @@ def _live(request: ForkRequest, out: int, err: int) -> NoReturn:
 def main(setup: forking.Setup) -> None:
     """Import, fork the second process, and serve in both."""
     since = time.time()
+    # What hangs up on a zygote that is stopped is not noticed by it; the kernel's signal is.
+    lifeline.end_with_parent()
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update({name: one for name, one in _ONE_THREAD.items() if before[name] is None})
     connections = {kind: socket.socket(fileno=getattr(setup, kind)) for kind in forking.KINDS}
     for name in _WORKER_MODULES:
         importlib.import_module(name)
     # The file descriptors of one kind must be closed in the other, or nobody sees the daemon hang up.
+    first = os.getpid()
     kind: Kind = "worker" if os.fork() else "compiler"
+    if kind == "compiler":
+        lifeline.end_with_parent()
+        if os.getppid() != first:
+            return
     for other, connection in connections.items():
         if other != kind:
             connection.close()

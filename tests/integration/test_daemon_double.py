@@ -28,6 +28,7 @@ from preheat.job import (
     encode_event,
     read_job,
 )
+from preheat.lifeline import live_with_parent
 from preheat.manifest import (
     BuildRecord,
     Environment,
@@ -280,6 +281,7 @@ def note(words: str) -> None:
 def main() -> None:
     """Be ``python -m preheat.{environment,build,verify}``."""
     assert sys.argv[1] == "-m"
+    live_with_parent(1)
     module = sys.argv[2]
     if module == "preheat.environment":
         note("environment")

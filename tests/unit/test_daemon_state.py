@@ -84,11 +84,11 @@ def test_what_a_killed_owner_left_is_swept(state: State) -> None:
     """The owner and its build process die or live on as after a ``kill -9``."""
     script = (
         "import sys, subprocess, time, pathlib\n"
-        "from preheatd import owned\n"
+        "from preheatd import abandoned, owned\n"
         "o = owned.Owner(pid=1, purpose='build', started_at='now', target='t', environment='e')\n"
         "with owned.OwnedDirectory(pathlib.Path(sys.argv[1]), o) as path:\n"
         "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-        "    owned.note_group(path, child.pid)\n"
+        "    abandoned.note_group(path, child.pid)\n"
         "    print(child.pid, flush=True)\n"
         "    time.sleep(600)\n"
     )

@@ -25,7 +25,7 @@ from preheat.manifest import (
     environment_digest,
     sha256,
 )
-from preheat.store import records
+from preheat.store import founding, records
 from preheat.store.failures import writing
 from preheat.store.files import Files
 from preheat.store.layout import Layout, is_digest
@@ -255,15 +255,11 @@ class DiskStore:
         return upkeep.sweep(self._files, self._reader, self.layout, self._now())
 
     def _is_there(self) -> bool:
-        from preheat.store import founding
-
         self._founded = self._founded or founding.is_founded(self._reader, self.layout)
         return self._founded
 
     def _ready_to_write(self) -> None:
         # Asked anew each time: somebody may have removed the whole store from under a daemon.
-        from preheat.store import founding
-
         if founding.is_founded(self._reader, self.layout):
             if not self._durable:
                 with writing(self.layout.root):

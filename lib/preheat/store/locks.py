@@ -21,6 +21,7 @@ from preheat.limits import decode_json
 from preheat.store.failures import write_failure
 from preheat.store.files import Files
 from preheat.store.layout import Layout
+from preheat.store.temporary import process_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +33,11 @@ MAX_HOLDER_BYTES = 4096
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a lock, as far as they wrote it down."""
+    """Who holds a lock, as far as they wrote it down. ``space`` says whose number ``pid`` is."""
 
     host: str
     pid: int
+    space: str = ""
 
 
 @contextlib.contextmanager
@@ -98,7 +100,7 @@ def _is_directory(files: Files, path: Path) -> bool:
 
 
 def _write_holder(files: Files, note: Path) -> None:
-    holder = Holder(host=socket.gethostname(), pid=os.getpid())
+    holder = Holder(host=socket.gethostname(), pid=os.getpid(), space=process_space())
     unfinished = note.with_name(f"{note.name}.new")  # only the lock's holder gets here
     with contextlib.suppress(FileNotFoundError):
         files.unlink(unfinished)  # of one that died here
@@ -122,4 +124,8 @@ def _read_holder(files: Files, note: Path) -> str:
             files.close(descriptor)
     except OSError:
         holder = None
-    return "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+    if holder is None:
+        return "another process"
+    if holder.space == process_space() and not files.process_exists(holder.pid):
+        return "another process"  # the note is of one that was killed; who holds it now has not written
+    return f"process {holder.pid} on {holder.host}"
