@@ -211,6 +211,9 @@ class Gatherer:
         def look(digest: Digest) -> None:
             known[digest], is_leased = self._look(digest, objects[digest].stored.size)
             names = known[digest]
+            ref = refs.current.get(digest)
+            if names is None and ref is not None:  # damaged: all that goes with the ref is itself
+                names = _Names(ref.target, ref.environment, (digest,), ())
             if names is not None:
                 named[digest] = names
                 if is_leased:

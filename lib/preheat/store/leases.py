@@ -94,7 +94,7 @@ def _take(files: Files, descriptor: int) -> Lease | None:
     status = files.fstat(descriptor)
     key = status.st_dev, status.st_ino
     known = _leases.get(key)
-    if known is None:
+    if known is None or not known.held:
         locked = _lock(files, descriptor)
         if locked is False or not files.fstat(descriptor).st_nlink:
             return None
