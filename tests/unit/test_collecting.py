@@ -279,15 +279,24 @@ def change_before_unlink(then: Callable[[], object]) -> Files:
     return Meanwhile()
 
 
-def test_what_is_used_again_after_the_plan_stays(store: DiskStore) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_used_again_after_the_plan_stays(store: DiskStore, again: bool) -> None:
     shared, _ = store.put_object(b"again")
     put_package(store, b"old")
-    files = change_before_unlink(lambda: put_package(store, b"again", target="new"))
+    time.sleep(0.01)
+
+    def use() -> None:
+        if again:
+            store.put_object(b"again")
+        else:  # it was put long before
+            store.publish(manifest_of(b"again", target="new"))
+
+    files = change_before_unlink(use)
     done = collected(root_of(store), files=files)
     assert [one.reason for one in done.spared] == ["changed"]
     assert shared in objects(root_of(store))
     check_whole(store)
-    assert [ref.target for ref in store.refs()] == ["new"]
+    assert [ref.target for ref in store.refs()] == ([] if again else ["new"])
 
 
 def test_a_package_that_is_published_again_after_the_plan_stays(store: DiskStore) -> None:
@@ -301,6 +310,25 @@ def test_a_package_that_is_published_again_after_the_plan_stays(store: DiskStore
     package = store.read_package("model", ENVIRONMENT)
     assert package is not None
     assert package[1] == manifest
+
+
+def test_a_package_that_is_published_again_while_it_goes_stays(store: DiskStore) -> None:
+    ref = put_package(store, b"one")
+    path = store.layout.object(ref.manifest)
+    before = path.stat()
+
+    class Meanwhile(Files):
+        def fsync_directory(self, directory: Path) -> None:
+            super().fsync_directory(directory)
+            if directory.name == "model" and not list(store.refs()):
+                store.publish(manifest_of(b"one"))
+                # As a clock would have it that ticks seldom.
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    done = collected(root_of(store), files=Meanwhile())
+    assert [one.reason for one in done.spared] == ["changed"]
+    check_whole(store)
+    assert [one.manifest for one in store.refs()] == [ref.manifest]
 
 
 def test_a_package_that_is_loaded_after_the_plan_stays(store: DiskStore) -> None:
