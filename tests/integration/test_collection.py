@@ -101,7 +101,7 @@ def test_the_command(preheat: Command, file: Path, clock: Clock) -> None:
     ]
     code, text = preheat.text("collect", "--dry-run")
     assert code == 0
-    assert "environment_vanished  no target here has this environment; not used for 30 days" in text
+    assert "environment_vanished  no target here has this environment; not used for 40 days" in text
     assert "would delete 1 of 2 packages and 1 unreferenced object: " in text
     assert sorted(ref.target for ref in store.refs()) == ["encoder", "foreign"]
 

@@ -474,6 +474,21 @@ def test_a_damaged_package_goes_like_any_other(store: DiskStore) -> None:
     assert done.spared == ()
 
 
+@pytest.mark.parametrize("damage", [b"", b"x" * 50, b'{"format":2,"target":"model"}'])
+def test_a_collector_does_not_believe_what_a_damaged_file_said(
+    store: DiskStore, damage: bytes
+) -> None:
+    ref = put_package(store, b"one")
+    path = store.layout.object(ref.manifest)
+    text = path.read_bytes()
+    collector = later_store(root_of(store)).collector()
+    path.chmod(0o644)
+    path.write_bytes(damage)
+    assert [one.digest for one in collector.plan(Rules()).deletions] == [sha256(b"one")]
+    store.put_object(text)  # and now it is whole again
+    assert collector.plan(Rules()).deletions == ()
+
+
 def test_left_over_temporary_files_go(store: DiskStore) -> None:
     (store.layout.temporary / "somebody.1.2").touch()
     assert collected(root_of(store)).left_over == 1

@@ -114,7 +114,7 @@ def test_an_age_limit() -> None:
     ):
         made = plan(packages, Rules(**limits))
         assert gone(made) == [("b", "unused")]
-        assert made.deletions[0].why == "not used for 30 days"
+        assert made.deletions[0].why == "not used for 50 days, and the limit is 30 days"
 
 
 def test_a_size_limit_takes_generations_first_then_vanished_then_the_least_recently_used() -> None:

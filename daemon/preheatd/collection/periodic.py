@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from preheat.store import DiskStore
     from preheat.store.collecting import Collected, Collector
+    from preheat.store.collection import Shortfall
     from preheat.store.gathering import KeptWarm
     from preheatd.collection.settings import Collection
     from preheatd.plan import TargetFacts
@@ -68,7 +69,7 @@ class PeriodicCollection:
         self._collector: Collector | None = None
         self._changed = asyncio.Event()
         self._failed = False
-        self._short: tuple[str, ...] = ()
+        self._short: frozenset[tuple[str, str | None]] = frozenset()
 
     def planned(self, settings: Collection, facts: Iterable[TargetFacts]) -> None:
         """What the configuration is now, and what it keeps warm."""
@@ -118,17 +119,19 @@ class PeriodicCollection:
             text = _text(done)
             self._emit(events.Event(action=events.COLLECTED, seconds=seconds, detail=text))
         self._failed = False
-        self._tell_limits(tuple(str(one) for one in done.plan.shortfalls))
+        self._tell_limits(done.plan.shortfalls)
 
     def _collect(self, settings: Collection, kept: KeptWarm | None) -> Collected:
         if self._collector is None:
             self._collector = self._store.collector()
         return self._collector.collect(settings.rules, kept)
 
-    def _tell_limits(self, short: tuple[str, ...]) -> None:
+    def _tell_limits(self, shortfalls: tuple[Shortfall, ...]) -> None:
+        """Say which limits are not met when that is another set of them than the last time."""
+        short = frozenset((one.limit, one.target) for one in shortfalls)
         before, self._short = self._short, short
         if short and short != before:
-            detail = " ".join(short)
+            detail = " ".join(map(str, shortfalls))
             self._emit(events.Event(action=events.STORE_OVER_LIMIT, detail=detail))
         elif before and not short:
             detail = "every limit of the store is met"

@@ -310,7 +310,7 @@ class _Planning:
             for one in sorted(several, key=_order, reverse=True)[kept:]
         ]
         for one in self._free(beyond):
-            yield one, f"an earlier generation, and {kept} newer ones of them are kept"
+            yield one, f"an earlier generation beyond the {kept} newest, which are kept"
 
     def _delete_unused(self) -> None:
         rules = self._rules
@@ -318,7 +318,7 @@ class _Planning:
             unused = self._unused_seconds(one)
             limit = rules.vanished_seconds
             if one.vanished and limit is not None and unused > limit:
-                why = f"no target here has this environment; not used for {duration(limit)}"
+                why = f"no target here has this environment; {_why_age(unused, limit)}"
                 self._delete(one, VANISHED, why)
         ages = (rules.store.max_age_seconds, rules.target.max_age_seconds)
         age = min((one for one in ages if one is not None), default=None)
@@ -326,7 +326,7 @@ class _Planning:
             return
         for one in self._free(self._contents.packages):
             if self._unused_seconds(one) > age:
-                self._delete(one, UNUSED, f"not used for {duration(age)}")
+                self._delete(one, UNUSED, _why_age(self._unused_seconds(one), age))
 
     def _bring_target_under(self, target: str) -> None:
         limits, tally = self._rules.target, self._of_target[target]
@@ -431,6 +431,10 @@ def _order(one: StoredPackage) -> tuple[int, float, str, str, str]:
     """Earlier generations go first, then what has no environment here, then the least recently used."""
     rank = 0 if one.generation is None else 1 if one.vanished else 2
     return rank, one.last_used, one.target, one.environment, one.manifest
+
+
+def _why_age(unused_seconds: float, limit_seconds: float) -> str:
+    return f"not used for {duration(unused_seconds)}, and the limit is {duration(limit_seconds)}"
 
 
 def _why_limit(one: StoredPackage, limit: str, allowed: int) -> str:

@@ -90,6 +90,10 @@ class _Names(NamedTuple):
     code: tuple[Digest, ...]
 
 
+# By digest: the stamp of the file that was read, and what it named.
+_Known = dict[str, tuple[tuple[int, int], _Names | None]]
+
+
 class _Lenient(msgspec.Struct):
     format: int
     target: str
@@ -117,7 +121,7 @@ class Gatherer:
 
     def __init__(self, files: Files, reader: Reader, layout: Layout) -> None:
         self._files, self._reader, self._layout = files, reader, layout
-        self._known: dict[Digest, _Names | None] = {}
+        self._known: _Known = {}
         self.locks_work = True
 
     def gather(self, kept: KeptWarm | None, now: float) -> Contents:
@@ -129,7 +133,7 @@ class Gatherer:
         # Refs first: a package that is published meanwhile is then an object that is too young to go.
         refs = self._read_refs()
         objects = self._objects(now)
-        known: dict[Digest, _Names | None] = {}
+        known: _Known = {}
         named, leased = self._packages(refs, objects, known)
         self._known = known if len(known) <= _MOST_REMEMBERED else {}
         used = collections.Counter(name for one in named.values() for name in one.code)
@@ -202,15 +206,16 @@ class Gatherer:
         return found
 
     def _packages(
-        self, refs: _Refs, objects: Mapping[Digest, _Found], known: dict[Digest, _Names | None]
+        self, refs: _Refs, objects: Mapping[Digest, _Found], known: _Known
     ) -> tuple[dict[Digest, _Names], set[Digest]]:
         """Every manifest with what it names, and which of them are leased."""
         named: dict[Digest, _Names] = {}
         leased: set[Digest] = set()
 
         def look(digest: Digest) -> None:
-            known[digest], is_leased = self._look(digest, objects[digest].stored.size)
-            names = known[digest]
+            stored = objects[digest].stored
+            names, is_leased = self._look(digest, stored)
+            known[digest] = stored.stamp, names
             ref = refs.current.get(digest)
             if names is None and ref is not None:  # damaged: all that goes with the ref is itself
                 names = _Names(ref.target, ref.environment, (digest,), ())
@@ -229,21 +234,25 @@ class Gatherer:
                     needed.update(named[digest].all)
         return named, leased
 
-    def _look(self, digest: Digest, size: int) -> tuple[_Names | None, bool]:
+    def _look(self, digest: Digest, stored: StoredObject) -> tuple[_Names | None, bool]:
         """What an object names, None if it is no manifest; and whether somebody has a lease on it."""
-        nothing: tuple[_Names | None, bool] = None, False
-        if size > MAX_MANIFEST_BYTES or self._known.get(digest, nothing) is None:
-            return nothing
+        stamp, names = self._known.get(digest, (None, None))
+        is_known = (
+            stamp == stored.stamp
+        )  # else a whole one may have taken the place of a damaged one
+        if stored.size > MAX_MANIFEST_BYTES or (is_known and names is None):
+            return None, False
         path = self._layout.object(digest)
         opened = self._reader.open(path)
         if opened is None:
-            return nothing
+            return None, False
         descriptor, size = opened
         try:
             # A look is no load.
             with contextlib.suppress(OSError):
                 self._files.keep_access_time(descriptor)
-            names = self._known.get(digest) or self._read_names(path, descriptor, size)
+            if not is_known:
+                names = self._read_names(path, descriptor, size)
             return names, names is not None and self._is_leased(descriptor)
         finally:
             self._files.close(descriptor)
