@@ -20,6 +20,7 @@ import msgspec
 
 from preheat.errors import PreheatError
 from preheatd import answers, commands, fsck_command, keys_command, remote_commands
+from preheatd.collection.command import collect
 from preheatd.options import common_options as _options
 
 if TYPE_CHECKING:
@@ -281,7 +282,8 @@ def bench_edit(options: commands.Options, programs: tuple[str, ...], **rest: Any
     return int(module.run(module.Wanted(programs=chosen, as_json=options.as_json, **rest)))
 
 
-for command in (*remote_commands.COMMANDS, fsck_command.fsck, keys_command.keys):
+COMMANDS = (*remote_commands.COMMANDS, fsck_command.fsck, keys_command.keys, collect)
+for command in COMMANDS:
     preheat.add_command(command)
 
 

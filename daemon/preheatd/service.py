@@ -18,6 +18,7 @@ from preheat.errors import PreheatError
 from preheatd import events, schedule
 from preheatd.blocked import Blocked
 from preheatd.bursts import until_settled
+from preheatd.collection.periodic import PeriodicCollection
 from preheatd.configured import ConfigurationFile
 from preheatd.control.stream import Stream
 from preheatd.dispatch import Dispatcher
@@ -101,6 +102,10 @@ class Service:
         self._rounds = Rounds(self._wanted.set)
         self._scrubber = Scrubber(Recovery.of(project.store), self._emit, self._wanted.set)
         self._hooks = Hooks(self._emit, project.state)
+        self.collection = PeriodicCollection(
+            project.store, self._emit, lambda: not self._view.is_building
+        )
+        self.observed.metrics.collection = self.collection.tallies
         self._blocked = Blocked(self._emit)
         self._configuration = ConfigurationFile(project.config, self._emit)
         control = listen(self._operations(), self._emit) if listen else None
@@ -185,6 +190,7 @@ class Service:
                 group.create_task(self._watch(), name="watch")
                 group.create_task(self._keep_planning(), name="plan")
                 group.create_task(self._dispatcher.run(), name="builds")
+                group.create_task(self.collection.run(), name="collection")
                 group.create_task(self._wait_for_stop(), name="stop")
                 group.create_task(self._scrubber.run(), name="scrub")
                 group.create_task(self._supervised.keep_watchdog(), name="watchdog")
@@ -297,6 +303,7 @@ class Service:
             self._preparing = asyncio.create_task(preparing, name="zygotes")
         self._scrubber.planned(plan, survey)
         self._kicks.planned(plan, kicks)
+        self.collection.planned(self._project.config.collection, survey.facts)
         self._blocked.planned(plan)
         self._view.planned(Seen(project=self._project, survey=survey, plan=plan, began=began))
         took = round(time.monotonic() - asked, 4)

@@ -13,6 +13,7 @@ import msgspec
 
 from preheat.errors import ConfigurationError
 from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
+from preheatd.collection.settings import CollectionTable
 from preheatd.control.settings import ControlTable
 from preheatd.politeness.settings import PolitenessTable
 
@@ -72,6 +73,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     control: ControlTable = ControlTable()
     politeness: PolitenessTable = PolitenessTable()
     signatures: SignaturesTable = SignaturesTable()
+    collection: CollectionTable = CollectionTable()
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -125,9 +127,12 @@ def _table_of(key: str) -> type[msgspec.Struct]:
         return TargetTable
     if key == "control":
         return ControlTable
-    if key == "signatures":
-        return SignaturesTable
-    return PolitenessTable if key == "politeness" else ConfigTable
+    tables: dict[str, type[msgspec.Struct]] = {
+        "politeness": PolitenessTable,
+        "collection": CollectionTable,
+        "signatures": SignaturesTable,
+    }
+    return tables.get(key, ConfigTable)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
