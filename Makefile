@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon bench-store table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-gpu test-machine bench-freshness bench-daemon bench-store table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -24,6 +24,13 @@ test-unit: $(VENV)/installed-tests
 # By hand, on a machine with a GPU and its own torch: PYTHON is used as it is.
 test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
+
+# By hand, as root on Debian with mmdebstrap and systemd-container: a fresh system with a systemd of its own
+# follows docs/service.md word for word. MACHINE keeps that system (about 2 GB) for the next time.
+MACHINE ?= /var/tmp/preheat-machine
+
+test-machine: $(VENV)/installed-tests
+	$(BIN)/python tests/machine/boot.py $(MACHINE)
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests

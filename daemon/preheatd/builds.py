@@ -29,7 +29,12 @@ from preheatd.politeness.limits import LimitsTold
 from preheatd.politeness.processors import compile_threads, read_processors, with_compile_threads
 from preheatd.stages import BuildFailed, Heard, Stages, Superseded, seconds_by_stage, state_unusable
 from preheatd.state import Failure
-from preheatd.surroundings import search_path, target_environment, with_caches
+from preheatd.surroundings import (
+    counted_variables,
+    search_path,
+    target_environment,
+    with_caches,
+)
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
@@ -258,7 +263,7 @@ class Builder:
             environment=request.environment,
             device=request.device,
             search_path=search_path(variables, project, target.cwd),
-            variables=tuple(sorted(target.env)),
+            variables=counted_variables(target.env),
             tolerance=dict(target.tolerance),
         )
 

@@ -35,6 +35,15 @@ def target_environment(environ: Mapping[str, str], target: Target, project: Path
     return variables
 
 
+def counted_variables(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of a target's ``env`` whose values a worker must have, sorted.
+
+    All but PYTHONPATH: which files it led to is recorded file by file, and a worker that finds the same
+    ones in another way is right. (Processes here have the project in it, which no worker needs.)
+    """
+    return tuple(sorted(env.keys() - {"PYTHONPATH"}))
+
+
 def search_path(variables: Mapping[str, str], project: Path, cwd: Path) -> tuple[str, ...]:
     """The directories of PYTHONPATH that modules are found in after the project, absolute."""
     entries = variables.get("PYTHONPATH", "").split(os.pathsep)

@@ -177,3 +177,8 @@ def test_compiler_caches_win_over_the_users(tmp_path: Path) -> None:
     assert found["TMPDIR"] == str(tmp_path / "tmp")
     assert found["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     assert found["X"] == "1"
+
+
+def test_where_modules_are_found_is_no_value_that_a_worker_must_have() -> None:
+    env = {"PYTHONPATH": "/srv/shop", "OMP_NUM_THREADS": "4", "APP_MODE": "fast"}
+    assert surroundings.counted_variables(env) == ("APP_MODE", "OMP_NUM_THREADS")
