@@ -230,7 +230,7 @@ def test_a_daemon_lives_with_damaged_files_of_its_own_and_of_the_store(project: 
         mark.write_bytes(b"")
         project.edit("app/model.py", "FACTOR = 3.0", "FACTOR = 4.0")
         until(lambda: "FORMAT is damaged" in daemon.text(), "told")
-        assert "preheat fsck --repair" in daemon.text()
+        assert "preheat fsck --repair" in project.preheat("status").out
         assert daemon.alive()
         repaired = project.preheat("fsck", "--repair", "--json")
         assert repaired.code == 0, repaired.out + repaired.err
