@@ -14,7 +14,8 @@ import msgspec
 from preheat.errors import ConfigurationError, PreheatError, UntrustedStoreError
 from preheat.manifest import environment_digest
 from preheat.store import DiskStore, build_lock, find_store
-from preheat.store.examining import Finding, Repair, examine, problems
+from preheat.store.examining import examine, problems
+from preheat.store.facts import Finding, Repair
 from preheat.store.files import Files
 from preheat.store.inspecting import Inspector
 from preheat.store.layout import Layout
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from preheat.manifest import Digest, Manifest
-    from preheat.store.examining import StoreFacts
+    from preheat.store.facts import StoreFacts
     from preheatd.commands import Options
     from preheatd.config import Config
 

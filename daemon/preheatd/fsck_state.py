@@ -9,7 +9,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from preheat.store.examining import Finding, Repair
+from preheat.store.facts import Finding, Repair
 from preheatd.history import history_files, is_entry
 from preheatd.probe import ProbeAnswer
 from preheatd.state import Damages, Failure, FreshProof, Published, read_record

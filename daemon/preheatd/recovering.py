@@ -10,14 +10,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from preheat.errors import StoreError
-from preheat.store.examining import (
-    Finding,
-    Repair,
-    StoreFacts,
-    about_object,
-    about_ref_file,
-    earlier_first,
-)
+from preheat.store.examining import about_object, about_ref_file, earlier_first
+from preheat.store.facts import Finding, Repair, StoreFacts
 from preheat.store.files import Files
 from preheat.store.inspecting import Inspector
 from preheat.store.mending import Mender

@@ -28,10 +28,12 @@ def project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
     return project
 
 
-def kernel_of(project: Project, manifest: Manifest) -> Path:
-    """An object that every form of this package needs."""
-    kernel = next(one for one in manifest.objects() if one.name.startswith("kernel/"))
-    return project.store().layout.object(kernel.sha256)
+def image_of(project: Project, manifest: Manifest) -> Path:
+    """The object without which the lean form of this package cannot be loaded."""
+    form = manifest.form("lean")
+    assert form is not None
+    image = next(one for one in form.objects if one.name == "image")
+    return project.store().layout.object(image.sha256)
 
 
 def flip_a_byte(path: Path) -> None:
@@ -59,8 +61,9 @@ def quarantined(project: Project) -> list[Path]:
 
 def test_damage_that_no_size_shows_is_found_and_built_again_once(project: Project) -> None:
     before = project.generation("program")
-    flip_a_byte(kernel_of(project, project.manifest("program")))
-    assert project.python(WORKER).code != 0  # a worker refuses it
+    flip_a_byte(image_of(project, project.manifest("program")))
+    answer = project.python(WORKER).json()
+    assert (answer["right"], answer["form"]) == (True, "dynamo")  # a worker refuses that form
     with project.serving("--json") as daemon:
         until(lambda: project.generation("program") > before, "built again")
         until(lambda: project.preheat("plan").code == 0, "fresh", seconds=60)
@@ -68,7 +71,7 @@ def test_damage_that_no_size_shows_is_found_and_built_again_once(project: Projec
         assert actions(daemon.text()).count("package_damaged") == 1
         # While it runs: what was read before is read again when it was written to.
         again = project.generation("program")
-        flip_a_byte(kernel_of(project, project.manifest("program")))
+        flip_a_byte(image_of(project, project.manifest("program")))
         project.edit("app/model.py", "# a comment", "# a comment, longer")  # so that it plans
         until(lambda: project.generation("program") > again, "built again")
         until(lambda: project.preheat("plan").code == 0, "fresh", seconds=60)
@@ -116,7 +119,7 @@ def test_a_build_that_keeps_failing_waits_longer_and_longer_also_over_restarts(
     good = (project.root / "app/warm.py").read_text()
     manifest = project.manifest("program")
     project.edit("app/warm.py", "def program():", "def program():\n    raise RuntimeError('no')")
-    kernel_of(project, manifest).unlink()
+    image_of(project, manifest).unlink()
     (record,) = _failures_after(project, 1)
     assert record["attempts"] == 1
     (record,) = _failures_after(project, 2)
@@ -152,7 +155,7 @@ DAMAGES = """
     for store in sorted(Path(sys.argv[1]).iterdir()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loaded = preheat.load("program", program, store=store, on_miss="eager")
+            loaded = preheat.load("program", program, store=store, form="lean", on_miss="eager")
             x = torch.linspace(0, 1, 16)
             right = bool(torch.allclose(loaded(x), program(x)))
         report = loaded.preheat
@@ -168,7 +171,7 @@ def damaged_files(project: Project) -> dict[str, Path]:
     (ref,) = project.refs("program")
     root = store.layout.root
     return {
-        "object": kernel_of(project, manifest).relative_to(root),
+        "object": image_of(project, manifest).relative_to(root),
         "manifest": store.layout.object(ref.manifest).relative_to(root),
         "ref": store.layout.ref(ref.target, ref.environment).relative_to(root),
         "FORMAT": store.layout.format_file.relative_to(root),
@@ -227,7 +230,7 @@ def test_a_daemon_lives_with_damaged_files_of_its_own_and_of_the_store(project: 
         mark.write_bytes(b"")
         project.edit("app/model.py", "FACTOR = 3.0", "FACTOR = 4.0")
         until(lambda: "FORMAT is damaged" in daemon.text(), "told")
-        assert "preheat fsck --repair" in daemon.text()
+        assert "preheat fsck --repair" in project.preheat("status").out
         assert daemon.alive()
         repaired = project.preheat("fsck", "--repair", "--json")
         assert repaired.code == 0, repaired.out + repaired.err

@@ -15,7 +15,8 @@ import pytest
 from preheat.errors import PreheatError, StoreError, UntrustedStoreError
 from preheat.manifest import Manifest, Ref, encode, sha256
 from preheat.store import DiskStore, build_lock
-from preheat.store.examining import Repair, examine
+from preheat.store.examining import examine
+from preheat.store.facts import Repair
 from preheat.store.files import Files
 from preheat.store.layout import FORMAT_TEXT
 from preheatd.fsck_command import Checked, Checking, checking_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from preheat.manifest import sha256
 from preheat.store import DiskStore, build_lock, copy_package
 from preheat.store.temporary import process_space
 from preheatd.state import Failure, State
@@ -52,6 +53,16 @@ def read(store: DiskStore, _: Files) -> None:
         with_it.close()
     # A list leaves out what cannot be read.
     assert [ref.target for ref in store.refs()] in ([], ["model"])
+
+
+def quarantine_object(store: DiskStore, _: Files) -> None:
+    store.quarantine_object(sha256(NEW), reason="damaged")
+
+
+def is_quarantined(root: Path) -> None:
+    layout = DiskStore(root).layout
+    assert not layout.object(sha256(NEW)).exists()
+    assert [path.name for path in layout.quarantine.iterdir() if path.name.startswith(sha256(NEW))]
 
 
 def quarantine_ref(store: DiskStore, _: Files) -> None:
@@ -145,6 +156,9 @@ BUILD = Operation(
 )
 COPY = Operation("copy and publish", copy, finished=has_published)
 QUARANTINE_REF = Operation("quarantine a ref", quarantine_ref, finished=has_no_ref, may_remove=True)
+QUARANTINE_OBJECT = Operation(
+    "quarantine an object", quarantine_object, prepare=put_new, finished=is_quarantined
+)
 SWEEP = Operation("sweep", sweep, prepare=leave_temporary)
 LOCK = Operation("lock", lock, check=locked_again)
 READ = Operation("read", read)
@@ -158,10 +172,19 @@ OPERATIONS = (
     PUBLISH_ANOTHER,
     COPY,
     QUARANTINE_REF,
+    QUARANTINE_OBJECT,
     SWEEP,
     LOCK,
     READ,
     REMEMBER,
 )
 # Those that promise that what they returned from survives a loss of power.
-DURABLE = (PUT, PUT_FILE, PUBLISH, PUBLISH_ANOTHER, COPY, QUARANTINE_REF)
+DURABLE = (
+    PUT,
+    PUT_FILE,
+    PUBLISH,
+    PUBLISH_ANOTHER,
+    COPY,
+    QUARANTINE_REF,
+    QUARANTINE_OBJECT,
+)

@@ -2,139 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from preheat.store.layout import CACHEDIR_TAG_TEXT, FORMAT_TEXT, Layout, is_digest
+from preheat.manifest import environment_digest
+from preheat.store.facts import Finding, Repair
+from preheat.store.layout import CACHEDIR_TAG_TEXT, FORMAT_TEXT, is_digest
 from preheat.store.trust import objection
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from preheat.manifest import Digest, Manifest, Ref
-
-Level = Literal["problem", "note"]
-FileKind = Literal["file", "directory", "link", "fifo", "socket", "device"]
+    from preheat.store.facts import Level, ObjectFact, Package, RefFact, StoreFacts
 
 # Modes that are as they should be, in the eyes of readers that are other users.
 OBJECT_MODE = 0o444
-
-
-class Repair(enum.StrEnum):
-    """What can be done about a finding by itself."""
-
-    NONE = ""
-    QUARANTINE = "quarantine"
-    MOVE = "move"
-    SET_MODE = "set_mode"
-    SWEEP = "sweep"
-    WRITE = "write"
-    MAKE_DIRECTORY = "make_directory"
-    RECOVER_REF = "recover_ref"
-    REMOVE_RECORD = "remove_record"
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was found. ``place`` is relative to the store, or absolute outside of it.
-
-    A ``problem`` keeps something from working, a ``note`` does not. ``repair``: what ``--repair`` does about
-    it. ``target`` and ``environment``: whose package is concerned, where that is known.
-    """
-
-    kind: str
-    level: Level
-    place: str
-    detail: str
-    fix: str = ""
-    repair: Repair = Repair.NONE
-    target: str = ""
-    environment: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One name in the store. ``status`` is of the name itself, never of where a link leads."""
-
-    path: Path
-    kind: FileKind
-    status: os.stat_result
-    trouble: str = ""  # why it cannot be read
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Package:
-    """What counts of a manifest. ``trouble`` says why it has none that this version understands."""
-
-    manifest: Manifest | None = None
-    trouble: str = ""
-    other_format: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ObjectFact:
-    """A file among the objects. ``digest`` is that of its bytes, empty where they were not read."""
-
-    entry: Entry
-    digest: str = ""
-    package: Package | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RefFact:
-    """A file among the refs. Without ``ref``, ``trouble`` says why."""
-
-    entry: Entry
-    ref: Ref | None = None
-    trouble: str = ""
-    other_format: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TemporaryFact:
-    """A file that is or was being written; ``leftover``: its writer is gone."""
-
-    entry: Entry
-    leftover: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QuarantineFact:
-    """A file that was taken out of use; ``origin`` and ``reason`` are empty without a readable note."""
-
-    entry: Entry
-    origin: str = ""
-    reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StoreFacts:
-    """Everything in a store at one moment, as far as it could be read.
-
-    ``format``, ``tag``: the bytes of these two files, None where there is none. ``missing``: directories
-    that every store has; ``obstacles``: what stands in the place of one. ``owners``: who is trusted.
-    ``untrusted``: objections to the way to the store and to its directories: a path, a sentence and what to
-    do. ``unreadable``: directories that cannot be listed, and why.
-    """
-
-    layout: Layout
-    owners: frozenset[int]
-    format: bytes | None = FORMAT_TEXT
-    tag: bytes | None = CACHEDIR_TAG_TEXT
-    missing: tuple[Path, ...] = ()
-    untrusted: tuple[tuple[str, str, str], ...] = ()
-    objects: tuple[ObjectFact, ...] = ()
-    refs: tuple[RefFact, ...] = ()
-    temporary: tuple[TemporaryFact, ...] = ()
-    quarantined: tuple[QuarantineFact, ...] = ()
-    damaged_holders: tuple[Path, ...] = ()
-    unknown: tuple[Path, ...] = ()
-    unreadable: tuple[tuple[Path, str], ...] = ()
-    obstacles: tuple[tuple[Path, FileKind], ...] = ()
 
 
 def examine(facts: StoreFacts) -> tuple[Finding, ...]:
@@ -310,8 +193,6 @@ def package_problem(
     manifest: Manifest, ref: Ref, sizes: Mapping[str, int]
 ) -> tuple[str, str] | None:
     """Why a worker could not load this package: a kind and a sentence."""
-    from preheat.manifest import environment_digest
-
     if (manifest.target, environment_digest(manifest.environment)) != (ref.target, ref.environment):
         return "manifest_foreign", "its manifest is that of another target or environment"
     for needed in manifest.code_objects():

@@ -7,33 +7,21 @@ others read and write at the same time. What vanishes meanwhile is left out.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
-import stat
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from preheat.errors import CorruptedError, OtherFormatError, StoreError
-from preheat.manifest import (
-    MAX_MANIFEST_BYTES,
-    MAX_REF_BYTES,
-    Manifest,
-    decode_manifest,
-    decode_ref,
-    environment_digest,
-)
-from preheat.store.examining import (
-    Entry,
+from preheat.errors import StoreError
+from preheat.manifest import environment_digest
+from preheat.store.examining import about_object, package_problem
+from preheat.store.facts import (
     FileKind,
     ObjectFact,
-    Package,
     QuarantineFact,
     RefFact,
     StoreFacts,
     TemporaryFact,
-    about_object,
-    package_problem,
 )
 from preheat.store.failures import GONE
 from preheat.store.founding import is_innocent
@@ -46,6 +34,7 @@ from preheat.store.layout import (
     is_digest,
 )
 from preheat.store.locks import MAX_HOLDER_BYTES, decode_holder
+from preheat.store.looking import MANIFEST_BEGINS, Looker
 from preheat.store.temporary import is_leftover, process_space
 from preheat.store.trust import objection, walk
 from preheat.store.upkeep import QuarantineNote
@@ -56,17 +45,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from preheat.manifest import Digest, Ref
+    from preheat.manifest import Digest, Manifest, Ref
     from preheat.store.files import Files
 
-_PIECE_BYTES = 1024 * 1024
 _PREFIX = re.compile("[0-9a-f]{2}")
 _MAX_NOTE_BYTES = 64 * 1024
-# Every version writes the number of its format first.
-_MANIFEST_BEGINS = b'{"format":'
 
 
-class Inspector:
+class Inspector(Looker):
     """Looks at one store. ``owners``: who is trusted to own it."""
 
     def __init__(
@@ -76,7 +62,7 @@ class Inspector:
         owners: frozenset[int],
         now: Callable[[], datetime.datetime],
     ) -> None:
-        self._files = files
+        super().__init__(files)
         self._layout = layout
         self._owners = owners
         self._now = now
@@ -92,7 +78,7 @@ class Inspector:
         self._unreadable, self._obstacles = [], []
         self._judge_the_way()
         text = self._founded()
-        missing = tuple(one for one in layout.directories if self._kind(one) != "directory")
+        missing = tuple(one for one in layout.directories if self.kind(one) != "directory")
         refs = tuple(self._refs())
         # Refs first: what one of them names was there before, so it is found now.
         objects = tuple(self._objects())
@@ -117,26 +103,6 @@ class Inspector:
             obstacles=tuple(self._obstacles),
         )
 
-    def object_fact(self, path: Path) -> ObjectFact | None:
-        """One object as it is now; None when there is none. Reads all of it."""
-        entry = self.entry(path)
-        if entry is None or entry.kind != "file":
-            return None if entry is None else ObjectFact(entry=entry)
-        try:
-            descriptor = self._files.open_for_reading(path)
-        except OSError as error:
-            return None if error.errno in GONE else ObjectFact(entry=_troubled(entry, error))
-        try:
-            # What is judged is what is read, also when the name has moved on meanwhile.
-            entry = Entry(path=path, kind="file", status=self._files.fstat(descriptor))
-            digest, manifest = self._digest(descriptor, entry.status.st_size)
-        except OSError as error:
-            return ObjectFact(entry=_troubled(entry, error))
-        finally:
-            self._files.close(descriptor)
-        package = None if manifest is None else _package(manifest, str(path))
-        return ObjectFact(entry=entry, digest=digest, package=package)
-
     def manifests_of(self, ref: Path) -> Iterator[tuple[Digest, Manifest]]:
         """The whole manifests in the store that this ref could name. Opens every object, reads few."""
         for directory in self._directories(self._layout.objects):
@@ -154,24 +120,9 @@ class Inspector:
 
     def _begins_like_a_manifest(self, path: Path) -> bool:
         try:
-            return self._read(path, len(_MANIFEST_BEGINS) - 1) == _MANIFEST_BEGINS
+            return self.read(path, len(MANIFEST_BEGINS) - 1) == MANIFEST_BEGINS
         except OSError:
             return False
-
-    def ref_fact(self, path: Path) -> RefFact | None:
-        """One ref as it is now; None when there is none."""
-        entry = self.entry(path)
-        if entry is None or entry.kind != "file":
-            return None if entry is None else RefFact(entry=entry)
-        try:
-            data = self._read(path, MAX_REF_BYTES)
-        except OSError as error:
-            return None if error.errno in GONE else RefFact(entry=_troubled(entry, error))
-        try:
-            return RefFact(entry=entry, ref=decode_ref(data, where=path.name))
-        except CorruptedError as error:
-            other = isinstance(error, OtherFormatError)
-            return RefFact(entry=entry, trouble=error.message, other_format=other)
 
     def package_trouble(self, ref: Ref) -> str:
         """Why no worker can load the package of a ref; empty for one that is whole. Reads all of it."""
@@ -192,16 +143,6 @@ class Inspector:
     def _is_broken(self, fact: ObjectFact) -> bool:
         return bool(about_object(StoreFacts(layout=self._layout, owners=self._owners), fact))
 
-    def small_file(self, path: Path, limit: int) -> bytes | None:
-        """Its bytes, at most one more than ``limit``; none of what is no file; None when nothing is there."""
-        kind = self._kind(path)
-        if kind != "file":
-            return None if kind is None else b""
-        try:
-            return self._read(path, limit)
-        except OSError:
-            return b""
-
     def _judge_the_way(self) -> None:
         def visit(path: str, status: os.stat_result) -> None:
             found = objection(path, status, self._owners)
@@ -219,7 +160,7 @@ class Inspector:
     def _founded(self) -> bytes | None:
         layout = self._layout
         text = self.small_file(layout.format_file, MAX_FORMAT_BYTES)
-        if text is None and self._kind(layout.version) is None:
+        if text is None and self.kind(layout.version) is None:
             raise StoreError(
                 f"There is no store at {layout.root}.",
                 remedy="Check PREHEAT_STORE, or build something first.",
@@ -302,7 +243,7 @@ class Inspector:
     def _directories(self, parent: Path) -> Iterator[Path]:
         for name in self._names(parent):
             path = parent / name
-            kind = self._kind(path)
+            kind = self.kind(path)
             if kind == "directory":
                 yield path
             elif parent == self._layout.objects and _PREFIX.fullmatch(name) is None:
@@ -325,68 +266,3 @@ class Inspector:
 
     def _place(self, path: Path) -> str:
         return str(path.relative_to(self._layout.root))
-
-    def entry(self, path: Path) -> Entry | None:
-        """What stands in this place, looked at without following it; None when nothing does."""
-        try:
-            status = self._files.lstat(path)
-        except OSError:
-            return None
-        return Entry(path=path, kind=_kind_of(status.st_mode), status=status)
-
-    def _kind(self, path: Path) -> FileKind | None:
-        entry = self.entry(path)
-        return None if entry is None else entry.kind
-
-    def _read(self, path: Path, limit: int) -> bytes:
-        descriptor = self._files.open_for_reading(path)
-        try:
-            pieces, left = [], limit + 1
-            while left and (piece := self._files.read(descriptor, left)):
-                pieces.append(piece)
-                left -= len(piece)
-            return b"".join(pieces)
-        finally:
-            self._files.close(descriptor)
-
-    def _digest(self, descriptor: int, size: int) -> tuple[str, bytes | None]:
-        """The sha256 of all bytes; and the bytes themselves, where they begin like a manifest."""
-        hashed = hashlib.sha256()
-        kept: list[bytes] | None = []
-        while piece := self._files.read(descriptor, _PIECE_BYTES):
-            hashed.update(piece)
-            if kept == [] and not piece.startswith(_MANIFEST_BEGINS):
-                kept = None
-            if kept is not None:
-                kept.append(piece)
-                if size > MAX_MANIFEST_BYTES:
-                    kept = None
-        return hashed.hexdigest(), b"".join(kept) if kept else None
-
-
-def _package(data: bytes, where: str) -> Package:
-    try:
-        manifest: Manifest = decode_manifest(data, where=where)
-    except CorruptedError as error:
-        return Package(trouble=error.message, other_format=isinstance(error, OtherFormatError))
-    return Package(manifest=manifest)
-
-
-def _troubled(entry: Entry, error: OSError) -> Entry:
-    return Entry(
-        path=entry.path,
-        kind=entry.kind,
-        status=entry.status,
-        trouble=error.strerror or str(error),
-    )
-
-
-def _kind_of(mode: int) -> FileKind:
-    tests: tuple[tuple[Callable[[int], bool], FileKind], ...] = (
-        (stat.S_ISREG, "file"),
-        (stat.S_ISDIR, "directory"),
-        (stat.S_ISLNK, "link"),
-        (stat.S_ISFIFO, "fifo"),
-        (stat.S_ISSOCK, "socket"),
-    )
-    return next((kind for test, kind in tests if test(mode)), "device")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from preheat.errors import BusyError, StoreError
 from preheat.manifest import encode, environment_digest, sha256
 from preheat.store import upkeep
-from preheat.store.examining import OBJECT_MODE, Repair, about_object, about_ref_file
+from preheat.store.examining import OBJECT_MODE, about_object, about_ref_file
+from preheat.store.facts import Repair
 from preheat.store.failures import GONE, writing
 from preheat.store.layout import CACHEDIR_TAG_TEXT, FORMAT_TEXT
 from preheat.store.signing import published_as
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from preheat.manifest import Digest, Manifest
     from preheat.store.disk import DiskStore
-    from preheat.store.examining import Finding, StoreFacts
+    from preheat.store.facts import Finding, StoreFacts
     from preheat.store.files import Files
     from preheat.store.inspecting import Inspector
     from preheat.store.layout import Layout

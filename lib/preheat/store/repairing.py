@@ -6,14 +6,15 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from preheat.manifest import environment_digest
-from preheat.store.examining import Repair, earlier_first, whole_objects
+from preheat.store.examining import earlier_first, whole_objects
+from preheat.store.facts import Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from preheat.manifest import Digest, Manifest
-    from preheat.store.examining import Finding, StoreFacts
+    from preheat.store.facts import Finding, StoreFacts
 
 # What others need comes first: no file can be moved without directories; an object that is moved to its place
 # or away from it decides which packages are whole.
