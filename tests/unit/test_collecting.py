@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from preheat.errors import BusyError, CorruptedError, StoreError
-from preheat.manifest import sha256
+from preheat.manifest import encode, sha256
 from preheat.store import DiskStore
 from preheat.store.collection import Limits, Rules
 from preheat.store.files import Files
@@ -493,6 +494,61 @@ def test_a_collector_does_not_believe_what_a_damaged_file_said(
 def test_left_over_temporary_files_go(store: DiskStore) -> None:
     (store.layout.temporary / "somebody.1.2").touch()
     assert collected(root_of(store)).left_over == 1
+
+
+class Calls(Files):
+    """Counts what the store asks of the file system."""
+
+    def __init__(self) -> None:
+        self.made: collections.Counter[str] = collections.Counter()
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    def call(self: Calls, *arguments: Any, **named: Any) -> Any:
+        self.made[name] += 1
+        return getattr(Files, name)(self, *arguments, **named)
+
+    return call
+
+
+for _name in [name for name in vars(Files) if not name.startswith("_")]:
+    setattr(Calls, _name, _counted(_name))
+
+
+def filled(root: Path, packages: int) -> DiskStore:
+    store = DiskStore(root, create=True)
+    for number in range(packages):
+        put_package(store, b"shared", b"own %d" % number, target=f"target {number}")
+    return store
+
+
+def test_a_publication_looks_at_no_more_files_in_a_large_store(tmp_path: Path) -> None:
+    counts = []
+    for packages in (2, 30):
+        root = filled(tmp_path / str(packages), packages).layout.root
+        for part in (b"new", encode(manifest_of(b"new"))):  # its directories are there
+            (root / "v1" / "objects" / sha256(part)[:2]).mkdir(exist_ok=True)
+        files = Calls()
+        store = DiskStore(root, create=True, files=files)
+        files.made.clear()
+        put_package(store, b"new")
+        counts.append(files.made)
+    assert counts[0] == counts[1]
+    assert counts[0]["names"] == counts[0]["entries"] == 0
+
+
+def test_the_work_of_a_collection_grows_with_the_store_and_no_faster(tmp_path: Path) -> None:
+    totals = []
+    for packages in (10, 20, 40):
+        root = filled(tmp_path / str(packages), packages).layout.root
+        files = Calls()
+        collector = later_store(root, files=files).collector()
+        files.made.clear()
+        collector.collect(NOTHING)
+        # There are at most 256 directories of objects, however many objects there are.
+        totals.append(files.made.total() - files.made["entries"])
+    first, second = totals[1] - totals[0], totals[2] - totals[1]
+    assert second <= 2.1 * first
 
 
 def test_a_collector_reads_a_manifest_once(store: DiskStore) -> None:
