@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon bench-store table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -33,6 +33,10 @@ bench-freshness: $(VENV)/installed-tests
 # What a daemon costs while it has nothing to do, and how soon it decides: docs/performance.md.
 bench-daemon: $(VENV)/installed-tests
 	$(BIN)/python tests/bench/bench_daemon.py
+
+# What a publication and a collection cost with 100 packages and with 10,000: docs/store.md.
+bench-store: $(VENV)/installed-tests
+	$(BIN)/python tests/bench/bench_store.py
 
 # Which of 100 programs can be kept warm, and in which form: docs/lean.md. Takes about a quarter of an hour.
 table-lean: $(VENV)/installed-tests

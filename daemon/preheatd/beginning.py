@@ -136,6 +136,10 @@ def configuration_text(found: Found) -> str:
         "# A command after each build; it goes through no shell.",
         '# on_failed = ["notify-send", "preheat", "a build failed"]',
         "",
+        "# How large the store may become. What is in use or kept warm stays in any case.",
+        "# [collection]",
+        '# max_size = "20GiB"',
+        "",
     ]
     if found.roots:
         lines += ["[env]", f'PYTHONPATH = "{os.pathsep.join(found.roots)}"', ""]

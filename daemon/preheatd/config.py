@@ -19,6 +19,7 @@ import platformdirs
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.location import find_configuration
+from preheatd.collection import settings as collecting
 from preheatd.control.settings import Control, control_of
 from preheatd.politeness.settings import Politeness, checked
 from preheatd.written import (
@@ -84,6 +85,14 @@ class Config:
     zygote: bool = True
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
     control: Control = dataclasses.field(default_factory=Control)
+    collection_table: collecting.CollectionTable = dataclasses.field(
+        default_factory=collecting.CollectionTable
+    )
+
+    @property
+    def collection(self) -> collecting.Collection:
+        """How the store is collected."""
+        return collecting.of_file(self.collection_table, self.file)
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -137,6 +146,7 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
         raise ConfigurationError(f"{file}: `jobs` must be 1 or more, not {table.jobs}.")
     watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
     store = store_path(table.store, project, environ)
+    collecting.of_file(table.collection, file)
     return Config(
         file=file,
         project=project,
@@ -147,6 +157,7 @@ def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None =
         zygote=table.zygote,
         politeness=politeness,
         control=control_of(table.control, file, project),
+        collection_table=table.collection,
     )
 
 

@@ -46,6 +46,10 @@ CONTROL_FAILED = "control_failed"
 STATE_UNWRITABLE = "state_unwritable"
 CLOCK_JUMPED = "clock_jumped"
 CLOCK_STEADY = "clock_steady"
+COLLECTED = "collected"
+COLLECTION_FAILED = "collection_failed"
+STORE_OVER_LIMIT = "store_over_limit"
+STORE_WITHIN_LIMITS = "store_within_limits"
 STOPPING = "stopping"
 UNEXPECTED = "unexpected"
 
@@ -58,6 +62,8 @@ _PROBLEMS = {
     HOOK_FAILED,
     STATE_UNWRITABLE,
     CLOCK_JUMPED,
+    COLLECTION_FAILED,
+    STORE_OVER_LIMIT,
     UNEXPECTED,
     WATCH_GONE,
     WATCH_POLLING,

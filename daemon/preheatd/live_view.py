@@ -122,6 +122,11 @@ class LiveView:
         self._ended = {name: at for name, at in self._ended.items() if name in names}
 
     @property
+    def is_building(self) -> bool:
+        """Whether a build runs."""
+        return bool(self._building)
+
+    @property
     def plan(self) -> Plan:
         """The last plan, with what has been begun since. Empty before the first one."""
         if self._seen is None:

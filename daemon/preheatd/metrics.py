@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from preheat.version import VERSION
 from preheatd import troubles
+from preheatd.collection.periodic import Tallies as CollectionTallies
 from preheatd.tallies import Tallies
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Metrics:
         self.tallies = Tallies(clock)
         self.troubles: tuple[troubles.Trouble, ...] = ()
         self.watch_events: Callable[[], int] = lambda: 0
+        self.collection = CollectionTallies()
         self.paused: Callable[[], bool] = lambda: False
         self._store = store
         self._last_plan = 0.0
@@ -70,6 +72,7 @@ class Metrics:
         yield from self._of_now()
         yield from self._of_builds()
         yield from self._of_the_watch()
+        yield from self._of_collections()
 
     def _of_now(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily as Gauge
@@ -137,6 +140,30 @@ class Metrics:
             "preheat_rescan_seconds",
             "Looking at everything and making a plan.",
             self.tallies.rescan_seconds,
+        )
+
+    def _of_collections(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily as Counter
+        from prometheus_client.core import GaugeMetricFamily as Gauge
+
+        done = self.collection
+        deleted = Counter(
+            "preheat_store_evictions",
+            "Packages, and objects that none names, that were collected.",
+            labels=["reason"],
+        )
+        for reason, count in dict(done.deletions).items():
+            deleted.add_metric([reason], count)
+        yield deleted
+        yield Counter("preheat_store_freed_bytes", "Bytes that collections freed.", done.bytes)
+        yield Gauge(
+            "preheat_store_leases", "Packages that processes had loaded, last time.", done.leases
+        )
+        yield Gauge(
+            "preheat_last_collection_seconds", "How long the last collection took.", done.seconds
+        )
+        yield Gauge(
+            "preheat_last_collection_timestamp_seconds", "When the last collection ended.", done.at
         )
 
 

@@ -18,6 +18,7 @@ from preheat.errors import PreheatError
 from preheatd import events, schedule
 from preheatd.blocked import Blocked
 from preheatd.bursts import until_settled
+from preheatd.collection.periodic import PeriodicCollection
 from preheatd.configured import ConfigurationFile
 from preheatd.control.stream import Stream
 from preheatd.dispatch import Dispatcher
@@ -98,6 +99,10 @@ class Service:
         self._wanted = asyncio.Event()
         self._rounds = Rounds(self._wanted.set)
         self._hooks = Hooks(self._emit, project.state)
+        self.collection = PeriodicCollection(
+            project.store, self._emit, lambda: not self._view.is_building
+        )
+        self.observed.metrics.collection = self.collection.tallies
         self._blocked = Blocked(self._emit)
         self._configuration = ConfigurationFile(project.config, self._emit)
         control = listen(self._operations(), self._emit) if listen else None
@@ -182,6 +187,7 @@ class Service:
                 group.create_task(self._watch(), name="watch")
                 group.create_task(self._keep_planning(), name="plan")
                 group.create_task(self._dispatcher.run(), name="builds")
+                group.create_task(self.collection.run(), name="collection")
                 group.create_task(self._wait_for_stop(), name="stop")
                 group.create_task(self._supervised.keep_watchdog(), name="watchdog")
         except* _Stop:
@@ -293,6 +299,7 @@ class Service:
             preparing = self._project.prepare_zygotes(survey)
             self._preparing = asyncio.create_task(preparing, name="zygotes")
         self._kicks.planned(plan, kicks)
+        self.collection.planned(self._project.config.collection, survey.facts)
         self._blocked.planned(plan)
         self._view.planned(Seen(project=self._project, survey=survey, plan=plan, began=began))
         took = round(time.monotonic() - asked, 4)

@@ -27,6 +27,8 @@ PLANNING_FAILED = "planning_failed"
 STATE_UNWRITABLE = "state_unwritable"
 CLOCK_JUMPED = "clock_jumped"
 HOOK_FAILED = "hook_failed"
+COLLECTION_FAILED = "collection_failed"
+STORE_OVER_LIMIT = "store_over_limit"
 
 # In the order in which they are shown.
 KINDS = (
@@ -37,6 +39,8 @@ KINDS = (
     WATCH_GONE,
     CLOCK_JUMPED,
     HOOK_FAILED,
+    COLLECTION_FAILED,
+    STORE_OVER_LIMIT,
 )
 REMEDIES = {
     CONFIGURATION_REFUSED: "It is read again as soon as it changes.",
@@ -46,6 +50,8 @@ REMEDIES = {
     WATCH_GONE: "It is watched again as soon as it is back.",
     CLOCK_JUMPED: "Look after the machine's clock; records from before have other times.",
     HOOK_FAILED: "Correct the command; it runs again after the next build.",
+    COLLECTION_FAILED: "Nothing is deleted until it succeeds; mend what the message names.",
+    STORE_OVER_LIMIT: "Raise the limit in [collection], or keep fewer targets warm.",
 }
 
 _BEGIN = {
@@ -56,6 +62,8 @@ _BEGIN = {
     events.WATCH_GONE: WATCH_GONE,
     events.CLOCK_JUMPED: CLOCK_JUMPED,
     events.HOOK_FAILED: HOOK_FAILED,
+    events.COLLECTION_FAILED: COLLECTION_FAILED,
+    events.STORE_OVER_LIMIT: STORE_OVER_LIMIT,
 }
 _END = {
     events.CONFIG_RELOADED: CONFIGURATION_REFUSED,
@@ -64,6 +72,8 @@ _END = {
     events.BUILD_PHASE: STATE_UNWRITABLE,
     events.WATCH_BACK: WATCH_GONE,
     events.CLOCK_STEADY: CLOCK_JUMPED,
+    events.COLLECTED: COLLECTION_FAILED,
+    events.STORE_WITHIN_LIMITS: STORE_OVER_LIMIT,
     # After each of these the target's command begins anew.
     events.BUILD_PUBLISHED: HOOK_FAILED,
     events.BUILD_FAILED: HOOK_FAILED,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from preheat.errors import ConfigurationError
+from preheatd.collection.settings import CollectionTable
 from preheatd.control.settings import ControlTable
 from preheatd.politeness.settings import PolitenessTable
 
@@ -63,6 +64,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_failed: list[str] = []
     control: ControlTable = ControlTable()
     politeness: PolitenessTable = PolitenessTable()
+    collection: CollectionTable = CollectionTable()
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -116,7 +118,11 @@ def _table_of(key: str) -> type[msgspec.Struct]:
         return TargetTable
     if key == "control":
         return ControlTable
-    return PolitenessTable if key == "politeness" else ConfigTable
+    tables: dict[str, type[msgspec.Struct]] = {
+        "politeness": PolitenessTable,
+        "collection": CollectionTable,
+    }
+    return tables.get(key, ConfigTable)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -38,6 +38,7 @@ from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import import_locator
 from preheat.sources.running import edited_since_start
 from preheat.store import DiskStore, find_store
+from preheat.store.leases import read_leased
 from preheat.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from preheat.forms import FormKind, LoadedForm
     from preheat.manifest import Environment, Manifest
+    from preheat.store.leases import Lease
     from preheat.store.protocol import Store
 
 _POLL_SECONDS = 0.5
@@ -157,7 +159,9 @@ def _open_store(store: str | Path | Store | None) -> Store:
 def _load(request: _Request, store: Store) -> Runner:
     manifest: Manifest | None = None
     try:
-        digest, manifest = _find(request.target, store, devices_of(request.fn, request.device))
+        digest, manifest, lease = _find(
+            request.target, store, devices_of(request.fn, request.device)
+        )
         if not (manifest.is_proven() or request.unproven):
             raise Unusable(Verdict.STALE, Reason(kind="not_proven"))
         if reasons := (
@@ -168,7 +172,7 @@ def _load(request: _Request, store: Store) -> Runner:
             *live_differences(manifest.live),
         ):
             raise Unusable(Verdict.STALE, *reasons)
-        return _install(request, store, manifest, digest)
+        return _install(request, store, manifest, digest, lease)
     except Unusable as unusable:
         unusable.manifest = manifest
         raise
@@ -215,15 +219,17 @@ def _environment(device: str) -> tuple[str, Environment]:
     return environment_digest(here), here
 
 
-def _find(target: str, store: Store, devices: tuple[str, ...]) -> tuple[str, Manifest]:
+def _find(
+    target: str, store: Store, devices: tuple[str, ...]
+) -> tuple[str, Manifest, Lease | None]:
     for device in devices:
         digest, _ = _environment(device)
-        found = store.read_package(target, digest)
+        found = read_leased(store, target, digest)
         if found is not None:
-            ref, manifest = found
+            ref, manifest, lease = found
             if manifest.target != target or environment_digest(manifest.environment) != digest:
                 raise CorruptedError(f"The ref of {target!r} leads to another target's manifest.")
-            return ref.manifest, manifest
+            return ref.manifest, manifest, lease
     raise Unusable(Verdict.MISSING, *_why_missing(target, store, devices))
 
 
@@ -245,7 +251,9 @@ def _why_missing(target: str, store: Store, devices: tuple[str, ...]) -> Iterato
         yield from nearest
 
 
-def _install(request: _Request, store: Store, manifest: Manifest, digest: str) -> Runner:
+def _install(
+    request: _Request, store: Store, manifest: Manifest, digest: str, lease: Lease | None
+) -> Runner:
     """Install the best form that can be loaded; the reasons of the others are in the report."""
     kinds = (request.form,) if request.form else ("lean", "dynamo")
     forms = [form for kind in kinds if (form := manifest.form(kind)) is not None]
@@ -279,15 +287,22 @@ def _install(request: _Request, store: Store, manifest: Manifest, digest: str) -
             failed.append(Reason(kind="load_failed", detail=detail))
         else:
             report.reasons = tuple(failed)
-            return _runner(request, manifest, report, loaded)
+            return _runner(request, manifest, report, loaded, lease)
     raise Unusable(Verdict.STALE, *failed)
 
 
 def _runner(
-    request: _Request, manifest: Manifest, report: LoadReport, loaded: LoadedForm
+    request: _Request,
+    manifest: Manifest,
+    report: LoadReport,
+    loaded: LoadedForm,
+    lease: Lease | None,
 ) -> Runner:
+    held = [lease]  # the runner keeps this function, and with it the lease, for as long as it lives
+
     def fall_back(reason: Reason) -> Callable[..., Any]:
         loaded.uninstall()
+        held.clear()
         unusable = Unusable(Verdict.FAILED, reason, manifest=manifest)
         runner = _without_package(request.target, request.fn, request.policy, unusable)
         vars(report).update(vars(runner.report), load_seconds=report.load_seconds)

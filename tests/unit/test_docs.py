@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 import tomllib
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,15 @@ from preheat.loaded import LoadReport
 from preheat.manifest import Manifest
 from preheat.policy import OnMiss
 from preheat.spec import Spec
+from preheat.store.collecting import Collected
+from preheat.store.collection import (
+    REASONS,
+    CollectionPlan,
+    Deletion,
+    Held,
+    Hold,
+    Shortfall,
+)
 from preheat.verdict import Verdict
 from preheatd import cli, events, probe
 from preheatd.bench.edit_figures import (
@@ -42,6 +52,7 @@ from preheatd.bench.figures import (
     Target,
 )
 from preheatd.builds import kind_of
+from preheatd.collection.settings import CollectionTable
 from preheatd.config import CONFIG_NAME, load_config
 from preheatd.control import client, refusals, routes
 from preheatd.control.settings import ControlTable
@@ -281,6 +292,25 @@ def test_every_configuration_key_is_documented(key: str) -> None:
 @pytest.mark.parametrize("key", ControlTable.__struct_fields__)
 def test_every_key_of_control_is_documented(key: str) -> None:
     assert in_a_table(text_of("docs/configuration.md"), f"control.{key}")
+
+
+@pytest.mark.parametrize("key", CollectionTable.__struct_fields__)
+def test_every_key_of_collection_is_documented(key: str) -> None:
+    assert in_a_table(text_of("docs/configuration.md"), f"collection.{key}")
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_of_a_deletion_is_documented(reason: str) -> None:
+    assert in_a_table(text_of("docs/store.md"), reason) or f"`{reason}` |" in text_of(
+        "docs/store.md"
+    )
+
+
+def test_every_word_of_a_collection_is_documented() -> None:
+    page = text_of("docs/cli.md")
+    kinds: list[Any] = [CollectionPlan, Deletion, Shortfall, Held, Collected]
+    words = [name for kind in kinds for name in kind.__struct_fields__] + [*typing.get_args(Hold)]
+    assert [word for word in words if f"`{word}`" not in page and f'"{word}"' not in page] == []
 
 
 @pytest.mark.parametrize("path", sorted({one.path for one in routes.ADDRESSES}))

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_docs import error_classes, in_a_table, reason_and_failure_kinds, text_of
 
 from preheat.store import DiskStore
+from preheat.store.collection import REASONS
 from preheat.store.layout import Layout
 from preheat.verdict import Reason, Verdict
 from preheatd import events, tallies, troubles
@@ -359,7 +360,7 @@ def test_labels_have_values_of_closed_sets() -> None:
     closed = {
         "verdict": set(Verdict),
         "result": set(tallies.RESULTS),
-        "reason": {*KINDS, OTHER, ""},
+        "reason": {*KINDS, OTHER, "", *REASONS},
         "kind": set(troubles.KINDS),
     }
     for family in families():

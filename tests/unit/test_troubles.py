@@ -34,6 +34,8 @@ def event(action: str, detail: str = "", target: str | None = None) -> events.Ev
         (events.WATCH_GONE, events.WATCH_BACK, troubles.WATCH_GONE),
         (events.CLOCK_JUMPED, events.CLOCK_STEADY, troubles.CLOCK_JUMPED),
         (events.WATCH_POLLING, None, troubles.WATCH_POLLING),
+        (events.COLLECTION_FAILED, events.COLLECTED, troubles.COLLECTION_FAILED),
+        (events.STORE_OVER_LIMIT, events.STORE_WITHIN_LIMITS, troubles.STORE_OVER_LIMIT),
     ],
 )
 def test_a_trouble_has_a_beginning_and_an_end(begin: str, end: str | None, kind: str) -> None:

@@ -1,7 +1,8 @@
 """The store in a directory: refs that move by one rename, objects that never change.
 
-Writers need no lock for correctness: names of temporary files are unique, objects are named by their
-content, and a ref moves whole. Readers take none at all.
+Writers need no lock to keep out of each other's way: names of temporary files are unique, objects are
+named by their content, and a ref moves whole. With a collector they take turns of milliseconds
+(``turns``). Readers wait for nobody.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
+    from preheat.store.collecting import Collector
+    from preheat.store.leases import Lease
     from preheat.store.protocol import OpenObject
     from preheat.store.writing import Writer
 
@@ -54,7 +57,7 @@ class DiskStore:
     killed; what a method returned from survives a loss of power; safe for threads and processes.
     Not promised: generations that only grow when several publish one name at the same moment (the lock
     of ``build_lock`` keeps them apart; to see a change, compare ``Ref.manifest``); that an object
-    outlives a collection before it is published.
+    outlives a collection when it is published later than the grace after it was put.
     """
 
     def __init__(
@@ -130,6 +133,15 @@ class DiskStore:
             raise
         return VerifiedObject(self._files, descriptor, data)
 
+    def lease(self, digest: Digest) -> Lease | None:
+        """Keep a package from being collected while the lease lives; None when it is gone or going.
+
+        ``digest`` is its manifest's. Never raises and never fails a load: see ``preheat.store.leases``.
+        """
+        from preheat.store import leases
+
+        return leases.take(self._files, self._reader, self.layout.object(digest))
+
     def refs(self, target: str | None = None) -> Iterator[Ref]:
         if not self._is_there():
             return
@@ -170,17 +182,22 @@ class DiskStore:
         When it raises, the old ref is still there, unless the error came after the rename, from making
         it durable: then readers see the new package already.
         """
+        from preheat.store.turns import writers_turn
+
         self._ready_to_write()
         content = records.encode_checked(manifest)
-        for needed in manifest.objects():
-            if not self._has(needed):
-                raise records.missing_object(manifest, needed)
-        digest, _ = self.put_object(content)
-        ref = records.next_ref(manifest, digest, self._previous(manifest), self._now())
-        path = self.layout.ref(ref.target, ref.environment)
-        with writing(path):
-            self._writer.directory(path.parent)
-            self._writer.put(path, encode(ref))
+        with writers_turn(self._files, self.layout):
+            for needed in manifest.objects():
+                with writing(self.layout.object(needed.sha256)):
+                    is_there = self._has(needed)
+                if not is_there:
+                    raise records.missing_object(manifest, needed)
+            digest, _ = self.put_object(content)
+            ref = records.next_ref(manifest, digest, self._previous(manifest), self._now())
+            path = self.layout.ref(ref.target, ref.environment)
+            with writing(path):
+                self._writer.directory(path.parent)
+                self._writer.put(path, encode(ref))
         return ref
 
     # upkeep
@@ -204,6 +221,23 @@ class DiskStore:
         from preheat.store import upkeep
 
         return upkeep.sweep(self._files, self._reader, self.layout, self._now())
+
+    def collector(self) -> Collector:
+        """What deletes from this store. Raises ``StoreError`` when there is none."""
+        from preheat.store.collecting import Collector
+
+        if not self._is_there():
+            raise StoreError(
+                f"There is no store at {self.layout.root}.",
+                remedy="Build something first, or check PREHEAT_STORE.",
+            )
+        return Collector(
+            self._files,
+            self._reader,
+            self.layout,
+            self.sweep_temporary,
+            lambda: self._now().timestamp(),
+        )
 
     def _is_there(self) -> bool:
         self._founded = self._founded or founding.is_founded(self._reader, self.layout)
@@ -257,10 +291,16 @@ class DiskStore:
             return None  # it is about to be replaced
 
     def _has(self, needed: ObjectRef) -> bool:
+        """Whether the object is there; then it is marked as used, and no collection takes it away now."""
         opened = self._reader.open(self.layout.object(needed.sha256))
         if opened is None:
             return False
-        self._files.close(opened[0])
+        try:
+            self._files.touch(opened[0])
+        except PermissionError:
+            pass  # another account's
+        finally:
+            self._files.close(opened[0])
         return opened[1] == needed.size
 
     def _put_bytes(self, data: bytes) -> tuple[Digest, int]:
@@ -268,7 +308,7 @@ class DiskStore:
         if not self._reuse(digest, len(data)):
             path = self.layout.object(digest)
             self._writer.directory(path.parent)
-            self._writer.put(path, data)
+            self._commit(self._writer.stage((data,)), path)
         return digest, len(data)
 
     def _put_file(self, source: Path) -> tuple[Digest, int]:
@@ -280,7 +320,7 @@ class DiskStore:
             if not self._reuse(incoming.digest, incoming.size):
                 path = self.layout.object(incoming.digest)
                 self._writer.directory(path.parent)
-                self._writer.commit(staged, path)
+                self._commit(staged, path)
                 return incoming.digest, incoming.size
         except BaseException:
             self._writer.discard(staged)
@@ -288,24 +328,46 @@ class DiskStore:
         self._writer.discard(staged)
         return incoming.digest, incoming.size
 
+    def _commit(self, staged: Path, path: Path) -> None:
+        from preheat.store.turns import writers_turn
+
+        try:
+            with writers_turn(self._files, self.layout):
+                self._writer.commit(staged, path)
+        except BaseException:
+            self._writer.discard(staged)
+            raise
+
     def _reuse(self, digest: Digest, size: int) -> bool:
         """Whether the object is there whole, trusted, durable and marked as used just now."""
         path = self.layout.object(digest)
         try:
             self.open_object(ObjectRef(name="", sha256=digest, size=size)).close()
-            opened = self._reader.open(path)
         except StoreError:
             return False  # missing, damaged or not to be trusted: an own copy takes its place
-        if opened is None:
+        if not self._touch(path):
             return False
-        try:
-            self._files.touch(opened[0])
-        except PermissionError:
-            return False  # another account's
-        finally:
-            self._files.close(opened[0])
         # Whoever wrote it may have been stopped between the rename and this.
         self._files.fsync_directory(path.parent)
+        return True
+
+    def _touch(self, path: Path) -> bool:
+        """Mark an object as used, in a turn in which it cannot be collected; False when it is gone."""
+        from preheat.store.turns import writers_turn
+
+        with writers_turn(self._files, self.layout):
+            try:
+                opened = self._reader.open(path)
+            except StoreError:
+                return False
+            if opened is None:
+                return False
+            try:
+                self._files.touch(opened[0])
+            except PermissionError:
+                return False  # another account's
+            finally:
+                self._files.close(opened[0])
         return True
 
     def _quarantine(self, path: Path, reason: str) -> Path | None:

@@ -8,6 +8,7 @@ Only ``locks`` goes past it, because the lock is a library's.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,30 @@ class Files:
         """A descriptor for writing of a new file of mode 0600. EEXIST when there is one already."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(path, flags, 0o600)
+
+    def open_lock(self, path: Path) -> int:
+        """A descriptor of a file that is only there to be locked; it is made where it is missing."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(path, flags, 0o644)
+
+    def try_lock(self, descriptor: int, *, exclusive: bool) -> bool:
+        """Take a lock of flock(2) if nobody else's is in the way, without waiting; says whether it is ours.
+
+        It ends when every copy of the descriptor is closed, a forked child's included. Other errors than
+        that it is taken say that locks do not work here: NFS wants a descriptor for writing (EBADF), and
+        some file systems have none at all.
+        """
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def keep_access_time(self, descriptor: int) -> None:
+        """Reading this descriptor leaves no trace in the time of access. EPERM for another owner's file."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_NOATIME)
 
     def read(self, descriptor: int, count: int) -> bytes:
         """At most ``count`` bytes; none at the end of the file."""
@@ -87,6 +112,21 @@ class Files:
         """The names in a directory, sorted."""
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries)
+
+    def entries(self, directory: Path) -> list[tuple[str, os.stat_result]]:
+        """The names in a directory, sorted, each with its lstat; what vanishes meanwhile is left out."""
+        found = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+                except FileNotFoundError:
+                    continue
+        return sorted(found)
+
+    def mount(self, path: Path) -> os.statvfs_result:
+        """What is known of the file system: among its flags whether it keeps times of access."""
+        return os.statvfs(path)
 
     def fsync_directory(self, path: Path) -> None:
         """Make renames in a directory durable, where the file system offers that at all."""

@@ -125,6 +125,16 @@ class Layout:
     def lock(self, target: str, environment: str) -> Path:
         return self.locks / f"{encode_name(target)}@{encode_name(environment)}.lock"
 
+    @property
+    def collector_lock(self) -> Path:
+        """Held by the one collector. Locks of builds have an ``@`` in their names."""
+        return self.locks / "collector.lock"
+
+    @property
+    def turns_lock(self) -> Path:
+        """Where writers and the collector take turns."""
+        return self.locks / "turns.lock"
+
     def lock_holder(self, target: str, environment: str) -> Path:
         """Beside the lock, for people: who holds it."""
         return self.lock(target, environment).with_suffix(".holder")
