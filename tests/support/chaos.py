@@ -47,7 +47,7 @@ FILES = {
     ),
     "preheat.toml": "targets = ["
     + ", ".join(f'"app.warm:{name}"' for name in TARGETS)
-    + ']\nwatch = ["app"]\ntimeout = 120\njobs = 2\n',
+    + ']\nwatch = ["app"]\ntimeout = 300\njobs = 2\n',
 }
 # A storm lets hardly any build end; a lull is over as soon as one has.
 STORM_SECONDS = 12.0
@@ -180,7 +180,7 @@ class Chaos:
     def _edit(self) -> None:
         """One of the ways in which editors and version control write."""
         self.done["edits"] += 1
-        shared = self._chance.random() < 0.2
+        shared = self._chance.random() < 0.1
         name = "shared" if shared else self._chance.choice(TARGETS)
         path = self.project.root / "app" / f"{name}.py"
         value = self._chance.choice(_VALUES)
@@ -219,7 +219,7 @@ class Chaos:
             pid, role = victim
             _signal(pid, signal.SIGSTOP)
             # Some are never let go: it is for the daemon to notice, and for its successor.
-            forever = role != "daemon" and self._chance.random() < 0.2
+            forever = role != "daemon" and self._chance.random() < 0.1
             if not forever:
                 self._stopped[pid] = time.monotonic() + self._chance.uniform(0.2, 12)
             self.done[f"stops of a {role}"] += 1

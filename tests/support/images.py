@@ -166,6 +166,9 @@ class Bytes:
     def read(self) -> bytes:
         return self._file.read()
 
+    def writable(self) -> bytearray:
+        return bytearray(self._file.read())
+
     def path(self) -> str:
         raise AssertionError("no kernel is loaded from here")
 

@@ -10,6 +10,7 @@ from preheat.errors import CorruptedError
 from preheat.image.format import ConstantTensor
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Mapping, Sequence
 
     from preheat.store.protocol import ObjectOpener
@@ -62,13 +63,13 @@ def read_constants(
     """For each graph its tensors by name. Raises ``CorruptedError`` for records outside of the bytes."""
     opened = opener.open(name)
     try:
-        data = bytearray(opened.read())
+        data = opened.writable()
     finally:
         opened.close()
     return [{record.name: _tensor(record, data) for record in graph} for graph in records]
 
 
-def _tensor(record: ConstantTensor, data: bytearray) -> torch.Tensor:
+def _tensor(record: ConstantTensor, data: bytearray | mmap.mmap) -> torch.Tensor:
     dtype: Any = getattr(torch, record.dtype, None)
     if (
         len(record.shape) != len(record.stride)
@@ -83,5 +84,7 @@ def _tensor(record: ConstantTensor, data: bytearray) -> torch.Tensor:
     if length == 0:
         return torch.empty_strided(record.shape, record.stride, dtype=dtype, device=record.device)
     raw = torch.frombuffer(data, dtype=torch.uint8, count=record.size, offset=record.offset)
-    flat = raw.clone().view(dtype).to(record.device)
+    # Of mapped bytes no copy is made: the tensor keeps the mapping, and its pages are shared until written.
+    own = raw.clone() if isinstance(data, bytearray) else raw
+    flat = own.view(dtype).to(record.device)
     return torch.as_strided(flat, record.shape, record.stride)

@@ -26,7 +26,7 @@ from preheat.manifest import (
     environment_digest,
     sha256,
 )
-from preheat.store import founding, records
+from preheat.store import founding, mapping, records
 from preheat.store.failures import writing
 from preheat.store.files import Files
 from preheat.store.layout import Layout, is_digest
@@ -35,6 +35,7 @@ from preheat.store.trust import Trust, TrustLevel
 
 if TYPE_CHECKING:
     import datetime
+    import mmap
     from collections.abc import Callable, Iterator
 
     from preheat.store.collecting import Collector
@@ -144,6 +145,8 @@ class DiskStore:
         descriptor, size = opened
         try:
             records.check_declared_size(ref, size, str(path))
+            if (mapped := self._mapped(descriptor, ref)) is not None:
+                return VerifiedObject(self._files, descriptor, mapped)
             data = self._reader.read_descriptor(path, descriptor, size)
             if data is None:
                 raise CorruptedError(f"{path} ({ref.name}) is not in the store any more.")
@@ -311,6 +314,17 @@ class DiskStore:
         path = self.layout.object(digest)
         data = self._reader.read(path, MAX_MANIFEST_BYTES)
         return None if data is None else records.parse_manifest(data, digest, str(path))
+
+    def _mapped(self, descriptor: int, ref: ObjectRef) -> mmap.mmap | None:
+        """The object's verified bytes in shared memory; None where they are to be read instead."""
+        if ref.size < mapping.LEAST_BYTES:
+            return None
+        try:
+            if mapping.may_map(self._judge, self._files.fstat(descriptor)):
+                return mapping.map_verified(self._files, descriptor, ref.size, ref.sha256)
+        except (OSError, ValueError):
+            pass  # reading says what is wrong, if anything is
+        return None
 
     def _refs_in(self, directory: Path) -> Iterator[Ref]:
         for name in self._reader.names(directory):

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import mmap
     from pathlib import Path
 
 _NO_DIRECTORY_FSYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
@@ -87,6 +88,13 @@ class Files:
     def read(self, descriptor: int, count: int) -> bytes:
         """At most ``count`` bytes; none at the end of the file."""
         return os.read(descriptor, count)
+
+    def map(self, descriptor: int, size: int) -> mmap.mmap:
+        """The first ``size`` bytes in memory; what is written there stays private to this process."""
+        import mmap  # only here: most processes map nothing by themselves
+
+        private = mmap.MAP_PRIVATE
+        return mmap.mmap(descriptor, size, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
     def write(self, descriptor: int, data: memoryview) -> int:
         """How many bytes were taken: possibly fewer than given."""

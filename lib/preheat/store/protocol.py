@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -19,9 +20,11 @@ class OpenObject(Protocol):
     ``close()`` or until the object is dropped. It leads through ``/proc/self/fd`` to the verified
     descriptor and is spelled differently for every object, because the dynamic linker takes equal
     spellings for the same library. ``read()`` gives the bytes that were verified, until ``close()``.
+    ``writable()`` gives them to keep and to change, without a copy where the store can do that.
     """
 
     def read(self) -> bytes: ...
+    def writable(self) -> bytearray | mmap.mmap: ...
     def path(self) -> str: ...
     def close(self) -> None: ...
 

@@ -10,6 +10,7 @@ from preheat.store.failures import GONE, read_failure
 
 if TYPE_CHECKING:
     import contextlib
+    import mmap
     from pathlib import Path
 
     from preheat.store.files import Files
@@ -115,18 +116,27 @@ def descriptor_path(descriptor: int) -> str:
 class VerifiedObject:
     """An ``OpenObject`` on a descriptor that it owns, with the bytes that were verified.
 
-    Both stores hand these out. Usable as a context manager. Dropping the last reference closes it, so
-    keep it for as long as ``path()`` is needed.
+    ``data``: the bytes, or a private mapping of them. Both stores hand these out. Usable as a context
+    manager. Dropping the last reference closes it, so keep it for as long as ``path()`` is needed.
     """
 
-    def __init__(self, files: Files, descriptor: int, data: bytes) -> None:
+    def __init__(self, files: Files, descriptor: int, data: bytes | mmap.mmap) -> None:
         self._files = files
-        self._open: tuple[int, bytes] | None = (descriptor, data)
+        self._open: tuple[int, bytes | mmap.mmap] | None = (descriptor, data)
         self._path = descriptor_path(descriptor)
 
     def read(self) -> bytes:
         """The verified bytes themselves: the file is not read a second time."""
-        return self._contents()[1]
+        data = self._contents()[1]
+        return data if isinstance(data, bytes) else data[:]
+
+    def writable(self) -> bytearray | mmap.mmap:
+        """The verified bytes to keep and to change, for this process alone; good after ``close()`` too.
+
+        Where the object is mapped, nothing is copied but the pages that are written to.
+        """
+        data = self._contents()[1]
+        return bytearray(data) if isinstance(data, bytes) else data
 
     def path(self) -> str:
         """A path to the verified file, until ``close()``; another spelling for every object."""
@@ -139,7 +149,7 @@ class VerifiedObject:
         if contents is not None:
             self._files.close(contents[0])
 
-    def _contents(self) -> tuple[int, bytes]:
+    def _contents(self) -> tuple[int, bytes | mmap.mmap]:
         if self._open is None:
             raise ValueError("The object is closed.")
         return self._open
