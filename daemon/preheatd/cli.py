@@ -20,6 +20,7 @@ import msgspec
 
 from preheat.errors import PreheatError
 from preheatd import answers, commands, remote_commands
+from preheatd.bundles import commands as bundle_commands
 from preheatd.options import common_options as _options
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def bench_edit(options: commands.Options, programs: tuple[str, ...], **rest: Any
     return int(module.run(module.Wanted(programs=chosen, as_json=options.as_json, **rest)))
 
 
-for command in remote_commands.COMMANDS:
+for command in (*remote_commands.COMMANDS, *bundle_commands.COMMANDS):
     preheat.add_command(command)
 
 
