@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from preheat.errors import ConfigurationError
+from preheat.errors import ConfigurationError, StoreError
 from preheat.store.location import find_configuration, find_store
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ async def environments_here(config: Config | None) -> dict[str, ProbeAnswer]:
 
         question = Question(sys.executable, Path.cwd(), tuple(sorted(os.environ.items())))
         return {sys.executable: await ask(question)}
-    prober = Prober(State(state_path(config.store, os.environ)))
+    state = State(state_path(config.store, os.environ))
+    with contextlib.suppress(StoreError):  # without a place for notes they are asked each time
+        state.prepare()
+    prober = Prober(state)
     answers = await prober.environments(config.targets, config.project, dict(os.environ))
     good = {name: one for name, one in answers.items() if isinstance(one, ProbeAnswer)}
     for answer in answers.values():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from preheatd.options import common_options
+from preheatd.options import Options, common_options
 
 if TYPE_CHECKING:
     from preheat.manifest import Environment
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from preheatd.answers import Json
     from preheatd.arriving import Arrived
     from preheatd.bundles.importing import Imported
-    from preheatd.commands import Options
     from preheatd.probe import ProbeAnswer
 
 _STANDARD = "-"
