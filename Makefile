@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-gpu test-s3 bench-fleet bench-freshness bench-daemon table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -24,6 +24,16 @@ test-unit: $(VENV)/installed-tests
 # By hand, on a machine with a GPU and its own torch: PYTHON is used as it is.
 test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
+
+# By hand: push and pull against a real server of the S3 protocol on this machine, which has its own environment
+# because its libraries want other versions than ours.
+S3_BIN = $(VENV)-s3/bin
+
+test-s3:
+	test -x $(S3_BIN)/python || $(PYTHON) -m venv $(VENV)-s3
+	$(S3_BIN)/python -m pip install --quiet 'moto[server]>=5' s3fs msgspec click aiofiles filelock platformdirs psutil \
+	  pytest pytest-asyncio pytest-timeout hypothesis
+	PYTHONPATH=lib:daemon:tests $(S3_BIN)/python -m pytest --noconftest -p no:cacheprovider tests/integration/test_s3.py
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests

@@ -24,6 +24,7 @@ from preheatd.bundles import commands as bundle_commands
 from preheatd.later import later
 from preheatd.options import Options
 from preheatd.options import common_options as _options
+from preheatd.remotes import commands as store_commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -289,7 +290,12 @@ def bench_edit(options: Options, programs: tuple[str, ...], **rest: Any) -> int:
     return int(module.run(module.Wanted(programs=chosen, as_json=options.as_json, **rest)))
 
 
-for command in (*remote_commands.COMMANDS, *bundle_commands.COMMANDS, *hit_commands.COMMANDS):
+for command in (
+    *remote_commands.COMMANDS,
+    *hit_commands.COMMANDS,
+    *bundle_commands.COMMANDS,
+    *store_commands.COMMANDS,
+):
     preheat.add_command(command)
 
 

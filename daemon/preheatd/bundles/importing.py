@@ -32,11 +32,12 @@ from preheat.store.bundle_parser import (
     SignatureRead,
 )
 from preheatd.arriving import COMING, Arrivals, Arrived
+from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
-    from typing import IO
+    from typing import IO, Protocol
 
     from preheat.manifest import Digest, Environment, Manifest
     from preheat.store import DiskStore
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from preheat.store.bundle_format import Part
     from preheat.store.bundle_parser import Event
     from preheat.verdict import Reason
+
+    class _Source(Protocol):
+        async def read(self, count: int, /) -> bytes: ...
+
 
 # Making files durable takes longer than writing them; a few at a time keep a disk busy.
 _COMMITTING = 4
@@ -257,25 +262,29 @@ async def import_bundle(file: Path | int, importer: Importer) -> Imported:
     Raises ``BundleError`` that names the file, ``StoreError``, ``IncompatibleError``.
     """
     name = "standard input" if isinstance(file, int) else str(file)
-    handling: asyncio.Future[None] | None = None
     try:
         async with aiofiles.open(
             file, "rb", buffering=0, closefd=not isinstance(file, int)
         ) as source:
-            while piece := await source.read(PIECE_BYTES):
-                if handling is not None:
-                    await handling
-                handling = asyncio.ensure_future(asyncio.to_thread(importer.take, piece))
-            if handling is not None:
-                await handling
-        return await asyncio.to_thread(importer.finish)
+            async for piece in _read_ahead(source):
+                # A thread cannot be stopped: what it writes must be over before it is taken away.
+                await uncancelled(asyncio.to_thread(importer.take, piece))
+        return await uncancelled(asyncio.to_thread(importer.finish))
     except OSError as error:
         raise BundleError(f"{name} cannot be read: {error.strerror}.", remedy="") from error
     except BundleError as error:
         raise BundleError(f"{name}: {error.message}", remedy=error.remedy) from error
     finally:
-        if handling is not None:
-            # A thread cannot be stopped: what it writes must be over before it is taken away.
-            with contextlib.suppress(BaseException):
-                await asyncio.shield(handling)
-        await asyncio.to_thread(importer.close)
+        await uncancelled(asyncio.to_thread(importer.close))
+
+
+async def _read_ahead(source: _Source) -> AsyncIterator[bytes]:
+    """The pieces of a file, the next one read while one is handled."""
+    ahead = asyncio.ensure_future(source.read(PIECE_BYTES))
+    try:
+        while piece := await asyncio.shield(ahead):
+            ahead = asyncio.ensure_future(source.read(PIECE_BYTES))
+            yield piece
+    finally:
+        with contextlib.suppress(BaseException):
+            await ahead
