@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu test-machine bench-freshness bench-daemon bench-store table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-gpu test-machine test-s3 bench-freshness bench-daemon bench-store bench-fleet table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -31,6 +31,16 @@ MACHINE ?= /var/tmp/preheat-machine
 
 test-machine: $(VENV)/installed-tests
 	$(BIN)/python tests/machine/boot.py $(MACHINE)
+
+# By hand: push and pull against a real server of the S3 protocol on this machine, which has its own environment
+# because its libraries want other versions than ours.
+S3_BIN = $(VENV)-s3/bin
+
+test-s3:
+	test -x $(S3_BIN)/python || $(PYTHON) -m venv $(VENV)-s3
+	$(S3_BIN)/python -m pip install --quiet 'moto[server]>=5' s3fs msgspec click aiofiles filelock platformdirs psutil \
+	  pytest pytest-asyncio pytest-timeout hypothesis
+	PYTHONPATH=lib:daemon:tests $(S3_BIN)/python -m pytest --noconftest -p no:cacheprovider tests/integration/test_s3.py
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests

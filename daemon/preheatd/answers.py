@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from preheatd.builds import kind_of
+from preheatd.kinds import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

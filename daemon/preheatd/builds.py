@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from preheat.differences import differences
 from preheat.errors import BuildError, BusyError, PreheatError, WaitTimeoutError
 from preheat.job import Job
 from preheat.manifest import environment_digest
@@ -23,6 +24,7 @@ from preheatd import events, owned
 from preheatd.attempts import Attempt, NotForked
 from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
+from preheatd.kinds import kind_of as kind_of
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.politeness.limits import LimitsTold
@@ -277,7 +279,9 @@ class Builder:
         if environment_digest(manifest.environment) == request.environment:
             return
         expected = self.expected(request.environment)
-        reasons = differences(manifest.environment, expected) if expected else ()
+        reasons = (
+            differences("environment_differs", manifest.environment, expected) if expected else ()
+        )
         raise BuildFailed(
             "environment_differs",
             "The build process found another environment than the one that was asked for: "
@@ -299,16 +303,3 @@ class Builder:
             },
             Failure,
         )
-
-
-def differences(expected: Environment, found: Environment) -> tuple[Reason, ...]:
-    """Why two environments are not the same."""
-    from preheat.environment import environment_differences
-
-    return tuple(environment_differences(expected, found))
-
-
-def kind_of(error: PreheatError) -> str:
-    """The stable word for an error's class: ``UntrustedStoreError`` is ``untrusted_store``."""
-    name = type(error).__name__.removesuffix("Error")
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -19,12 +19,20 @@ import click
 import msgspec
 
 from preheat.errors import PreheatError
-from preheatd import answers, commands, fsck_command, keys_command, remote_commands
-from preheatd.collection.command import collect
+from preheatd import hit_commands, remote_commands
+from preheatd.bundles import commands as bundle_commands
+from preheatd.later import later
+from preheatd.options import Options
 from preheatd.options import common_options as _options
+from preheatd.remotes import commands as store_commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from preheatd import answers, commands
+else:
+    # A command imports what it needs itself: all of it together takes half a second.
+    answers, commands = later("preheatd.answers"), later("preheatd.commands")
 
 
 class UsageError(PreheatError):
@@ -86,7 +94,28 @@ def _print_json(answer: answers.Json) -> None:
     click.echo(msgspec.json.encode(answer).decode())
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+# Commands whose own imports take a while: imported when they are asked for.
+_LATE = {
+    "collect": "preheatd.collection.command",
+    "fsck": "preheatd.fsck_command",
+    "keys": "preheatd.keys_command",
+}
+
+
+class _Commands(click.Group):
+    """The commands of ``preheat``, some of which are imported late."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*super().list_commands(context), *_LATE})
+
+    def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _LATE:
+            found: click.Command = getattr(importlib.import_module(_LATE[cmd_name]), cmd_name)
+            return found
+        return super().get_command(context, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="preheat")
 def preheat() -> None:
     """Keeps compiled PyTorch programs warm: workers only load, they never compile."""
@@ -94,7 +123,7 @@ def preheat() -> None:
 
 @preheat.command()
 @_options
-def doctor(options: commands.Options) -> int:
+def doctor(options: Options) -> int:
     """Look at the machine as the daemon needs it, and say what to mend."""
     return asyncio.run(commands.doctor(options))
 
@@ -103,20 +132,20 @@ def doctor(options: commands.Options) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def init(as_json: bool) -> int:
     """Write a preheat.toml to begin with, from what the project's files say."""
-    return commands.init(commands.Options(as_json=as_json))
+    return commands.init(Options(as_json=as_json))
 
 
 @preheat.command()
 @click.argument("targets", nargs=-1)
 @_options
-def warm(options: commands.Options, targets: tuple[str, ...]) -> int:
+def warm(options: Options, targets: tuple[str, ...]) -> int:
     """Build what is not fresh, then exit. TARGETS: only these."""
     return asyncio.run(commands.warm(options, targets))
 
 
 @preheat.command()
 @_options
-def watch(options: commands.Options) -> int:
+def watch(options: Options) -> int:
     """Watch, rebuild and show progress, until interrupted."""
     return asyncio.run(commands.watch(options))
 
@@ -137,7 +166,7 @@ def watch(options: commands.Options) -> int:
     help="How long running builds may go on after the first stop signal. Default: 0.",
 )
 @_options
-def serve(options: commands.Options, second: str, drain_seconds: float) -> int:
+def serve(options: Options, second: str, drain_seconds: float) -> int:
     """The same as watch without a terminal, for services."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     return asyncio.run(commands.serve(options, second=second, drain_seconds=drain_seconds))
@@ -153,7 +182,7 @@ def serve(options: commands.Options, second: str, drain_seconds: float) -> int:
     help="How long to wait for the daemon. Default: 60.",
 )
 @_options
-def reload(options: commands.Options, seconds: float) -> int:
+def reload(options: Options, seconds: float) -> int:
     """Let the daemon read its configuration again, and wait until it has."""
     return asyncio.run(commands.reload(options, seconds))
 
@@ -161,7 +190,7 @@ def reload(options: commands.Options, seconds: float) -> int:
 @preheat.command()
 @click.argument("targets", nargs=-1)
 @_options
-def plan(options: commands.Options, targets: tuple[str, ...]) -> int:
+def plan(options: Options, targets: tuple[str, ...]) -> int:
     """Show what would be built and why; build nothing."""
     return asyncio.run(commands.plan(options, targets))
 
@@ -176,7 +205,7 @@ def plan(options: commands.Options, targets: tuple[str, ...]) -> int:
     help="Show the last N things that happened instead (20 without a number).",
 )
 @_options
-def status(options: commands.Options, history: int | None) -> int:
+def status(options: Options, history: int | None) -> int:
     """Show every target, its package, and the last failure with the end of its log."""
     return asyncio.run(commands.status(options, history or 0))
 
@@ -190,14 +219,14 @@ def status(options: commands.Options, history: int | None) -> int:
     help="Show what an edit of FILE could touch instead.",
 )
 @_options
-def explain(options: commands.Options, target: str, if_edited: Path | None) -> int:
+def explain(options: Options, target: str, if_edited: Path | None) -> int:
     """Show everything that is known about TARGET and why it is fresh or not."""
     return asyncio.run(commands.explain(options, target, if_edited))
 
 
 @preheat.command()
 @_options
-def demo(options: commands.Options) -> int:
+def demo(options: Options) -> int:
     """Show on a small program what preheat saves."""
     module = importlib.import_module("preheatd.demo")  # only here: nothing else needs it
     return int(module.run(as_json=options.as_json) or 0)
@@ -236,7 +265,7 @@ def bench() -> None:
 )
 @_options
 def bench_load(
-    options: commands.Options,
+    options: Options,
     programs: tuple[str, ...],
     layers: str,
     ways: str,
@@ -275,15 +304,19 @@ def bench_load(
     help="Write the tables into a page as well.",
 )
 @_options
-def bench_edit(options: commands.Options, programs: tuple[str, ...], **rest: Any) -> int:
+def bench_edit(options: Options, programs: tuple[str, ...], **rest: Any) -> int:
     """Measure how long it takes from an edit to a fresh package, with a zygote and without."""
     module = importlib.import_module("preheatd.bench.edit_command")
     chosen = tuple(dict.fromkeys(programs))
     return int(module.run(module.Wanted(programs=chosen, as_json=options.as_json, **rest)))
 
 
-COMMANDS = (*remote_commands.COMMANDS, fsck_command.fsck, keys_command.keys, collect)
-for command in COMMANDS:
+for command in (
+    *remote_commands.COMMANDS,
+    *hit_commands.COMMANDS,
+    *bundle_commands.COMMANDS,
+    *store_commands.COMMANDS,
+):
     preheat.add_command(command)
 
 

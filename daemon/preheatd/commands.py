@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import importlib
 import os
 import sys
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from preheatd import explaining, progress, report
     from preheatd.operations import Listening, Operations
+    from preheatd.options import Options
     from preheatd.plan import Decision
     from preheatd.project import Project
     from preheatd.service import Listen
@@ -51,14 +51,6 @@ else:
 STALE_EXIT_CODE = 3
 _PIPE_COLUMNS = 400
 _T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options that every command has."""
-
-    config_path: Path | None = None
-    as_json: bool = False
 
 
 async def warm(options: Options, targets: tuple[str, ...]) -> int:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from preheat.manifest import Digest, Manifest
     from preheat.store.facts import StoreFacts
-    from preheatd.commands import Options
     from preheatd.config import Config
+    from preheatd.options import Options
 
 PROBLEM_EXIT_CODE = 3
 _UNTRUSTED = frozenset({"untrusted", "object_untrusted", "ref_untrusted"})

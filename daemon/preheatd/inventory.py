@@ -11,8 +11,9 @@ import dataclasses
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from preheat.differences import differences
 from preheat.errors import (
     CorruptedError,
     OtherFormatError,
@@ -24,13 +25,12 @@ from preheat.errors import (
 from preheat.formats import other_formats
 from preheat.manifest import environment_digest
 from preheat.sources.check import check
-from preheat.sources.explain import Explanation, Touch, explain, if_edited
 from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
-from preheatd.builds import differences, kind_of
 from preheatd.fingerprint import SourceFiles, sources_state
+from preheatd.kinds import kind_of
 from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
@@ -38,11 +38,13 @@ from preheatd.state import Failure
 from preheatd.surroundings import installed_directories, search_path, target_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from preheat.manifest import Environment, Manifest, ModuleSource
+    from preheat.sources.explain import Explanation, Touch
     from preheat.store import DiskStore
     from preheatd.config import Config, Target
+    from preheatd.probe import ProbeError
     from preheatd.state import Damages, State
 
 # What a package that is built and signed anew puts right.
@@ -63,6 +65,15 @@ class Survey:
         return next(facts for facts in self.facts if facts.target == target)
 
 
+class Asking(Protocol):
+    """Who knows the environments of interpreters: a ``Prober``, as a rule."""
+
+    async def environments(
+        self, targets: Iterable[Target], project: Path, environ: Mapping[str, str]
+    ) -> dict[str, ProbeAnswer | ProbeError]: ...
+    def forget(self) -> None: ...
+
+
 class Inventory:
     """Looks at one project's targets, store and state, again and again."""
 
@@ -70,7 +81,7 @@ class Inventory:
         self,
         store: DiskStore,
         state: State,
-        prober: Prober | None = None,
+        prober: Asking | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._store = store
@@ -130,6 +141,8 @@ class Inventory:
 
     def explain(self, config: Config, manifest: Manifest, target: Target) -> Explanation:
         """The same, with what became of each piece of a file that changed."""
+        from preheat.sources.explain import explain  # here: only some commands explain
+
         variables = target_environment(self._environ, target, config.project)
         places = search_path(variables, config.project, target.cwd)
         return explain(
@@ -154,6 +167,8 @@ class Inventory:
 
     def if_edited(self, config: Config, manifest: Manifest, file: Path) -> Touch:
         """What an edit of a file could touch."""
+        from preheat.sources.explain import if_edited
+
         return if_edited(manifest.sources, file, config.project, self._digests)
 
     def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
@@ -286,7 +301,7 @@ class Inventory:
                 other = self._store.read_manifest(ref.manifest)
             except PreheatError:
                 continue
-            candidates.append(differences(other.environment, wanted))
+            candidates.append(differences("environment_differs", other.environment, wanted))
         return min(candidates, key=len, default=())
 
 

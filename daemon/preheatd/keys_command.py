@@ -22,9 +22,9 @@ from preheat.store.keys import (
     user_directory,
 )
 from preheat.store.signatures import MAX_KEYS_BYTES, PublicKey, new_key, parse_keys, signer_of
-from preheatd.commands import Options, print_json, say
+from preheatd.commands import print_json, say
 from preheatd.config import find_config, load_config
-from preheatd.options import common_options
+from preheatd.options import Options, common_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

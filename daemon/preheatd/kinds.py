@@ -5,11 +5,16 @@ A build process may report any word; what is not known here counts as ``other``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from preheat.errors import PreheatError
+
 OTHER = "other"
 
 KINDS = frozenset(
     """
-    build build_crashed build_failed busy call_not_covered configuration corrupted
+    build build_crashed build_failed bundle busy call_not_covered configuration corrupted
     data_appeared data_changed data_deleted device_missing environment_differs
     factory_changed first_call_failed forbidden form_not_built gpu_busy incompatible
     interpreter_failed kernel_not_loaded library_changed listen live_code_differs
@@ -17,7 +22,7 @@ KINDS = frozenset(
     module_shadowed module_unaffected name_taken never_built no_answer no_daemon
     no_known_form no_proof no_result not_proven order_changed other_format out_of_memory
     package_corrupted package_missing preheat probe proof proof_crashed proof_failed
-    proof_missing rebuild_asked refused request settings_differ sources_never_settle
+    proof_missing rebuild_asked refused remote request settings_differ sources_never_settle
     state_unusable store store_not_usable store_untrusted symbol_added symbol_deleted
     symbol_edited symbol_moved symbol_reformatted target timed_out unexpected unknown_target
     unsupported_version untrusted_store usage value_changed variable_changed wait_timeout
@@ -29,3 +34,9 @@ KINDS = frozenset(
 def known_kind(kind: str) -> str:
     """The kind itself, or ``other``."""
     return kind if kind in KINDS else OTHER
+
+
+def kind_of(error: PreheatError) -> str:
+    """The stable word for an error's class: ``UntrustedStoreError`` is ``untrusted_store``."""
+    name = type(error).__name__.removesuffix("Error")
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

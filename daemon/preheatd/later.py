@@ -21,4 +21,7 @@ def later(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    package, _, own = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], own, module)  # as an import does
     return module

@@ -11,23 +11,25 @@ import click
 import msgspec
 
 from preheat.errors import NoDaemonError, WaitTimeoutError
-from preheatd import answers, commands, events, waiting
-from preheatd import status as statuses
-from preheatd.asking import connected
-from preheatd.config import load_config
 from preheatd.later import later
-from preheatd.options import common_options
-from preheatd.pauses import Pause
-from preheatd.plan import Plan
-from preheatd.project import open_project
-from preheatd.shown import PlanShown
+from preheatd.options import Options, common_options
 
 if TYPE_CHECKING:
-    from preheatd import report
-    from preheatd.commands import Options
+    from pathlib import Path
+
+    from preheatd import answers, asking, commands, events, pauses, report, shown, waiting
+    from preheatd import plan as plans
+    from preheatd import project as projects
+    from preheatd import status as statuses
     from preheatd.config import Config
 else:
-    report = later("preheatd.report")
+    # Nothing of this is needed to know which commands there are.
+    asking, commands = later("preheatd.asking"), later("preheatd.commands")
+    events, waiting = later("preheatd.events"), later("preheatd.waiting")
+    pauses, plans = later("preheatd.pauses"), later("preheatd.plan")
+    projects, report = later("preheatd.project"), later("preheatd.report")
+    shown, statuses = later("preheatd.shown"), later("preheatd.status")
+    answers = later("preheatd.answers")
 
 LOOK_SECONDS = 1.0
 LONGEST_POLL_SECONDS = 60.0
@@ -85,17 +87,23 @@ def follow(options: Options) -> int:
 COMMANDS = (kick, pause, resume, wait, follow)
 
 
+def _config(path: Path | None) -> Config:
+    from preheatd.config import load_config
+
+    return load_config(path)
+
+
 async def _kick(options: Options, targets: tuple[str, ...], *, rebuild: bool) -> int:
-    config = load_config(options.config_path).select(targets)
-    async with connected(config) as client:
+    config = _config(options.config_path).select(targets)
+    async with asking.connected(config) as client:
         body = {"targets": targets, "rebuild": rebuild}
         answer = await client.post("/v1/kick", body, seconds=ANSWER_SECONDS)
     if options.as_json:
         commands.print_json(answer)
         return 0
-    decisions = msgspec.convert(answer, PlanShown).decisions()
+    decisions = msgspec.convert(answer, shown.PlanShown).decisions()
     if decisions:
-        report.print_plan(commands.output(), Plan(decisions=decisions))
+        report.print_plan(commands.output(), plans.Plan(decisions=decisions))
     else:
         commands.output().print("Every target is fresh; --rebuild builds them all the same.")
     if answer["paused"]:
@@ -104,8 +112,8 @@ async def _kick(options: Options, targets: tuple[str, ...], *, rebuild: bool) ->
 
 
 async def _pause(options: Options, path: str, body: dict[str, str]) -> int:
-    config = load_config(options.config_path)
-    async with connected(config) as client:
+    config = _config(options.config_path)
+    async with asking.connected(config) as client:
         answer = await client.post(path, body, seconds=ANSWER_SECONDS)
     if options.as_json:
         commands.print_json(answer)
@@ -115,13 +123,15 @@ async def _pause(options: Options, path: str, body: dict[str, str]) -> int:
 
 
 def _say_paused(answer: answers.Json) -> None:
-    reasons = ", ".join(str(one) for one in msgspec.convert(answer["paused"], tuple[Pause, ...]))
+    reasons = ", ".join(
+        str(one) for one in msgspec.convert(answer["paused"], tuple[pauses.Pause, ...])
+    )
     text = f"paused: {reasons}" if reasons else "builds are begun again"
     commands.say(text)
 
 
 async def _follow(options: Options) -> int:
-    async with connected(load_config(options.config_path)) as client:
+    async with asking.connected(_config(options.config_path)) as client:
         async for line in client.events():
             if options.as_json:
                 sys.stdout.write(line.decode() + "\n")
@@ -132,7 +142,7 @@ async def _follow(options: Options) -> int:
 
 
 async def _wait(options: Options, targets: tuple[str, ...], seconds: float) -> int:
-    config = load_config(options.config_path).select(targets)
+    config = _config(options.config_path).select(targets)
     deadline = time.monotonic() + seconds
     while True:
         answer = await _wait_a_while(config, targets, deadline)
@@ -141,8 +151,8 @@ async def _wait(options: Options, targets: tuple[str, ...], seconds: float) -> i
     if options.as_json:
         commands.print_json(answer)
     else:
-        decisions = msgspec.convert(answer, PlanShown).decisions()
-        report.print_plan(commands.output(), Plan(decisions=decisions))
+        decisions = msgspec.convert(answer, shown.PlanShown).decisions()
+        report.print_plan(commands.output(), plans.Plan(decisions=decisions))
     return 0
 
 
@@ -156,7 +166,7 @@ async def _wait_a_while(
     seconds = min(max(deadline - time.monotonic(), 0.0), LONGEST_POLL_SECONDS)
     parameters = {"targets": ",".join(targets), "timeout": f"{seconds:.3f}"}
     try:
-        async with connected(config) as client:
+        async with asking.connected(config) as client:
             return await client.get("/v1/wait", parameters, seconds=seconds + ANSWER_SECONDS)
     except WaitTimeoutError:
         if time.monotonic() >= deadline:
@@ -167,7 +177,9 @@ async def _wait_a_while(
 
 
 async def _look(config: Config, deadline: float) -> answers.Json | None:
-    plan = await statuses.plan_for(await asyncio.to_thread(open_project, config, create=False))
+    plan = await statuses.plan_for(
+        await asyncio.to_thread(projects.open_project, config, create=False)
+    )
     if waiting.is_over(plan.decisions):
         return answers.plan_answer(plan, "disk")
     left = deadline - time.monotonic()

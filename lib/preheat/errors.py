@@ -172,6 +172,30 @@ class UnsignedPackageError(UntrustedStoreError):
         self.kind = kind
 
 
+class BundleError(PreheatError):
+    """The bundle cannot be used.
+
+    Raised for a file that is not a bundle, was cut off, altered or made by another version; and for packages
+    that cannot be put into one. Nothing of it becomes visible in the store.
+    """
+
+    exit_code = 2
+    default_remedy = "Nothing was imported. Give a file that `preheat export` wrote."
+
+
+class RemoteError(PreheatError):
+    """The remote store cannot be used.
+
+    Raised by ``preheat push`` and ``preheat pull`` for a remote that does not answer, runs out of room, or
+    does not hold what its own refs name.
+    """
+
+    exit_code = 7
+    default_remedy = (
+        "Nothing was made visible by halves; run the command again to go on from there."
+    )
+
+
 class WaitTimeoutError(PreheatError):
     """The time limit passed.
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from preheat.store.collection import Rules
     from preheatd.collection import shown
-    from preheatd.commands import Options
     from preheatd.config import Config
+    from preheatd.options import Options
 else:
     shown = later("preheatd.collection.shown")
 

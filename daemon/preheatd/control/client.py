@@ -13,9 +13,9 @@ import aiohttp
 import msgspec
 
 from preheat.errors import NoDaemonError, PreheatError
-from preheatd.builds import kind_of
 from preheatd.control import refusals  # noqa: F401  its errors have kinds too
 from preheatd.control.settings import CONFIGURATION_HEADER
+from preheatd.kinds import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Iterator
 
+    from preheat.store.arrival import Arrival
     from preheat.store.collecting import Collector
     from preheat.store.keys import Signing
     from preheat.store.leases import Lease
@@ -165,6 +166,21 @@ class DiskStore:
 
         return leases.take(self._files, self._reader, self.layout.object(digest))
 
+    def pieces(self, ref: ObjectRef) -> Iterator[bytes]:
+        """The bytes of an object in pieces, for objects that need not be in memory at once.
+
+        They are verified as they pass: what was handed out counts only when the iteration has ended.
+        Raises ``CorruptedError`` for an object that is missing, or at its end when it is not the one that
+        was asked for; ``UntrustedStoreError``.
+        """
+        from preheat.store.arrival import pieces
+
+        path = self.layout.object(ref.sha256)
+        opened = self._reader.open(path)
+        if opened is None:
+            raise CorruptedError(f"{path} ({ref.name}) is not in the store.")
+        return pieces(self._files, path, opened, ref)
+
     def refs(self, target: str | None = None) -> Iterator[Ref]:
         if not self._is_there():
             return
@@ -215,6 +231,32 @@ class DiskStore:
             if isinstance(data, bytes):
                 return self._put_bytes(data)
             return self._put_file(data)
+
+    def reuse(self, ref: ObjectRef) -> bool:
+        """Whether the object is there whole, trusted, durable and marked as used just now.
+
+        Reads all of it, in pieces. Where it is not, an own copy takes its place.
+        """
+        path = self.layout.object(ref.sha256)
+        try:
+            for _ in self.pieces(ref):
+                pass
+        except StoreError:
+            return False  # missing, damaged or not to be trusted
+        with writing(path):
+            if not self._touch(path):
+                return False
+            # Whoever wrote it may have been stopped between the rename and this, or before its directory's.
+            self._writer.sync(path.parent)
+            self._writer.sync(path.parent.parent)
+        return True
+
+    def arrival(self, ref: ObjectRef) -> Arrival:
+        """An object that comes in pieces. Raises ``StoreError``."""
+        from preheat.store.arrival import Arrival
+
+        self._ready_to_write()
+        return Arrival(self._files, self._writer, self.layout, ref)
 
     def publish(self, manifest: Manifest) -> Ref:
         """See ``Store``. Generations count up from 1, and again from 1 after a damaged ref.
@@ -361,7 +403,7 @@ class DiskStore:
 
     def _put_bytes(self, data: bytes) -> tuple[Digest, int]:
         digest = sha256(data)
-        if not self._reuse(digest, len(data)):
+        if not self.reuse(ObjectRef(name="", sha256=digest, size=len(data))):
             path = self.layout.object(digest)
             self._writer.directory(path.parent)
             self._commit(self._writer.stage((data,)), path)
@@ -373,7 +415,7 @@ class DiskStore:
         incoming = Incoming(self._files, source)
         staged = self._writer.stage(incoming)
         try:
-            if not self._reuse(incoming.digest, incoming.size):
+            if not self.reuse(ObjectRef(name="", sha256=incoming.digest, size=incoming.size)):
                 path = self.layout.object(incoming.digest)
                 self._writer.directory(path.parent)
                 self._commit(staged, path)
@@ -393,20 +435,6 @@ class DiskStore:
         except BaseException:
             self._writer.discard(staged)
             raise
-
-    def _reuse(self, digest: Digest, size: int) -> bool:
-        """Whether the object is there whole, trusted, durable and marked as used just now."""
-        path = self.layout.object(digest)
-        try:
-            self.open_object(ObjectRef(name="", sha256=digest, size=size)).close()
-        except StoreError:
-            return False  # missing, damaged or not to be trusted: an own copy takes its place
-        if not self._touch(path):
-            return False
-        # Whoever wrote it may have been stopped between the rename and this, or before its directory's.
-        self._writer.sync(path.parent)
-        self._writer.sync(path.parent.parent)
-        return True
 
     def _touch(self, path: Path) -> bool:
         """Mark an object as used, in a turn in which it cannot be collected; False when it is gone."""

@@ -41,10 +41,8 @@ class Writer:
 
     def stage(self, pieces: Iterable[bytes | memoryview]) -> Path:
         """A temporary file with these bytes, readable by all and already on disk."""
-        path = self._temporary / temporary_name()
+        path, descriptor = self.open_temporary()
         try:
-            with self._trust.directory(self._files, self._temporary) as directory:
-                descriptor = self._files.create(path.name, directory)
             try:
                 for piece in pieces:
                     self._write_all(descriptor, piece)
@@ -57,6 +55,12 @@ class Writer:
             self.discard(path)
             raise
         return path
+
+    def open_temporary(self) -> tuple[Path, int]:
+        """A new temporary file and a descriptor to write it, which the caller closes."""
+        path = self._temporary / temporary_name()
+        with self._trust.directory(self._files, self._temporary) as directory:
+            return path, self._files.create(path.name, directory)
 
     def commit(self, staged: Path, destination: Path) -> None:
         """Rename a staged file to its place, durably."""

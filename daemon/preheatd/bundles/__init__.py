@@ -1,0 +1,1 @@
+"""Packages in one file: ``preheat export`` and ``preheat import``."""

@@ -1,0 +1,1 @@
+"""Stores that are reached through fsspec: ``preheat push`` and ``preheat pull``."""

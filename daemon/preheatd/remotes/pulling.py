@@ -1,0 +1,226 @@
+"""Packages on their way from a remote into a store: objects first, refs last, nothing believed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import shutil
+from typing import TYPE_CHECKING, TypeVar
+
+from preheat.errors import CorruptedError, RemoteError, StoreError
+from preheat.manifest import (
+    MAX_MANIFEST_BYTES,
+    MAX_REF_BYTES,
+    decode_ref,
+    encode,
+    environment_digest,
+)
+from preheat.store import records
+from preheat.store.arrival import PIECE_BYTES
+from preheatd.arriving import COMING, Arrivals, Arrived
+from preheatd.remotes.calls import at_once, limited
+from preheatd.remotes.remote import object_path, ref_path
+from preheatd.uncancelled import uncancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from preheat.manifest import Manifest, ObjectRef
+    from preheat.store import DiskStore
+    from preheatd.remotes.remote import Remote
+
+_Name = tuple[str, str]
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What a pull did. ``missing``: targets of which the remote has no package for this environment."""
+
+    packages: tuple[Arrived, ...]
+    missing: tuple[str, ...]
+    written: int
+    written_bytes: int
+    reused: int
+
+
+class Puller:
+    """Takes packages from a remote.
+
+    ``seconds``: how long one call of the remote may take: a question, or ``PIECE_BYTES`` of an object.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        open_store: Callable[[], DiskStore],
+        arrivals: Arrivals,
+        *,
+        jobs: int = 8,
+        seconds: float = 60.0,
+    ) -> None:
+        self._remote = remote
+        self._open_store = open_store
+        self._arrivals = arrivals
+        self._jobs = jobs
+        self._seconds = seconds
+        self._written = self._written_bytes = self._reused = 0
+
+    async def pull(self, targets: Iterable[str]) -> Pulled:
+        """Take the packages of these targets, or of all, in the environments that are wanted.
+
+        Raises ``RemoteError`` and ``StoreError``; then no ref moved, or not every one. What has arrived is
+        not fetched again the next time.
+        """
+        if not await self._call(self._remote.is_founded):
+            raise RemoteError(
+                f"There is no store at {self._remote.name}.",
+                remedy="Check the URL, or run `preheat push` there first.",
+            )
+        wanted = await self._wanted(tuple(targets))
+        manifests: dict[_Name, Manifest] = {}
+        look = (functools.partial(self._look, name, manifests) for name in sorted(wanted))
+        await at_once(self._jobs, look)
+        missing = {name for name, _ in wanted} - {name for name, _ in manifests}
+        if not manifests:
+            return Pulled(
+                packages=(), missing=tuple(sorted(missing)), written=0, written_bytes=0, reused=0
+            )
+        packages = await self._take([manifests[name] for name in sorted(manifests)])
+        return Pulled(
+            packages=packages,
+            missing=tuple(sorted(missing)),
+            written=self._written,
+            written_bytes=self._written_bytes,
+            reused=self._reused,
+        )
+
+    async def _call(self, call: Callable[..., _T], *arguments: object) -> _T:
+        return await limited(self._remote.name, self._seconds, call, *arguments)
+
+    async def _wanted(self, targets: tuple[str, ...]) -> set[_Name]:
+        """Which refs to look at: without a listing where target and environment are known."""
+        only = self._arrivals.only
+        if targets and only is not None:
+            return {(target, environment) for target in targets for environment in only}
+        found: set[_Name] = set()
+        for path in await self._call(lambda: list(self._remote.refs())):
+            data = await self._call(self._remote.read, path, MAX_REF_BYTES)
+            if data is None:
+                continue
+            name = _name_of(data, path)
+            if ref_path(*name) == path and self._arrivals.wants(*name):
+                found.add(name)
+        return found
+
+    async def _look(self, name: _Name, manifests: dict[_Name, Manifest]) -> None:
+        """Ref and manifest of a package; the ref is read once more when the manifest has vanished."""
+        for _ in range(2):
+            path = ref_path(*name)
+            data = await self._call(self._remote.read, path, MAX_REF_BYTES)
+            if data is None:
+                return
+            with _believing_nothing(self._remote, path):
+                digest = records.parse_ref(data, *name, path).manifest
+            path = object_path(digest)
+            data = await self._call(self._remote.read, path, MAX_MANIFEST_BYTES)
+            if data is None:
+                continue
+            with _believing_nothing(self._remote, path):
+                manifests[name] = _checked(records.parse_manifest(data, digest, path), data, name)
+            return
+        raise RemoteError(
+            f"{self._remote.name} has no manifest {digest} that its ref of {name[0]!r} names."
+        )
+
+    async def _take(self, manifests: list[Manifest]) -> tuple[Arrived, ...]:
+        store = await asyncio.to_thread(self._open_store)
+        judged = [
+            (await asyncio.to_thread(self._arrivals.judge, store, one), one) for one in manifests
+        ]
+        coming = [manifest for one, manifest in judged if one.result in COMING]
+        objects = {ref.sha256: ref for manifest in coming for ref in manifest.objects()}
+        await asyncio.to_thread(_check_room, store, objects.values())
+        largest_first = sorted(objects.values(), key=lambda ref: (-ref.size, ref.sha256))
+        await at_once(
+            self._jobs, (functools.partial(self._object, store, ref) for ref in largest_first)
+        )
+        return tuple([await asyncio.to_thread(self._publish, store, *one) for one in judged])
+
+    async def _object(self, store: DiskStore, ref: ObjectRef) -> None:
+        if await asyncio.to_thread(store.reuse, ref):
+            self._reused += 1
+            return
+        path = object_path(ref.sha256)
+        size = await self._call(self._remote.size, path)
+        if size != ref.size:
+            said = "is missing" if size is None else f"has {size} bytes"
+            raise RemoteError(
+                f"{self._remote.name}/{path} ({ref.name}) {said}; its manifest says {ref.size}.",
+                remedy="Push the package again with --again.",
+            )
+        # Not in a thread: a cancellation in between would leave a file that nobody knows.
+        with store.arrival(ref) as arrival:
+            while arrival.size < ref.size:
+                end = min(arrival.size + PIECE_BYTES, ref.size)
+                piece = await self._call(self._remote.part, path, arrival.size, end)
+                if not piece or len(piece) > end - arrival.size:
+                    raise RemoteError(
+                        f"{self._remote.name}/{path} ({ref.name}) gave {len(piece)} bytes instead of "
+                        f"{end - arrival.size}."
+                    )
+                await uncancelled(asyncio.to_thread(arrival.write, piece))
+            with _believing_nothing(self._remote, path):
+                await uncancelled(asyncio.to_thread(arrival.commit))
+        self._written += 1
+        self._written_bytes += ref.size
+
+    def _publish(self, store: DiskStore, judged: Arrived, manifest: Manifest) -> Arrived:
+        if judged.result not in COMING:
+            return judged
+        again = self._arrivals.judge(store, manifest)  # somebody may have published meanwhile
+        if again.result in COMING:
+            store.publish(manifest)
+        return again
+
+
+@contextlib.contextmanager
+def _believing_nothing(remote: Remote, path: str) -> Iterator[None]:
+    """Damage inside is the remote's, and says so."""
+    try:
+        yield
+    except CorruptedError as error:
+        raise RemoteError(
+            f"{remote.name}/{path} is damaged or not what its name says: {error.message}",
+            remedy="Nothing of it was made visible. Push the package again with --again.",
+        ) from error
+
+
+def _name_of(data: bytes, path: str) -> _Name:
+    try:
+        ref = decode_ref(data, where=path)
+    except CorruptedError:
+        return "", ""  # damaged: nobody's
+    return ref.target, ref.environment
+
+
+def _checked(manifest: Manifest, data: bytes, name: _Name) -> Manifest:
+    if (manifest.target, environment_digest(manifest.environment)) != name:
+        raise CorruptedError("It is the manifest of another target or environment.")
+    if not manifest.is_proven():
+        raise CorruptedError("Its package is not proven.")
+    if encode(manifest) != data:
+        raise CorruptedError("It is not written as preheat writes it.")
+    return manifest
+
+
+def _check_room(store: DiskStore, objects: Iterable[ObjectRef]) -> None:
+    needed = sum(ref.size for ref in objects if not store.layout.object(ref.sha256).exists())
+    free = shutil.disk_usage(store.layout.root).free
+    if needed > free:
+        raise StoreError(
+            f"{store.location} has {free} bytes left, and the packages need {needed}.",
+            remedy="Free some space, or choose another store with PREHEAT_STORE.",
+        )

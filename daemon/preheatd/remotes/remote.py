@@ -1,0 +1,203 @@
+"""The one seam to remote stores: whatever fsspec knows, with the layout of a store on disk.
+
+Readers never see half a file under its own name: an object store makes an upload visible when it is complete,
+and elsewhere a file is written under another name and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from preheat.errors import ConfigurationError, RemoteError
+from preheat.store.layout import FORMAT_TEXT, MAX_FORMAT_BYTES, Layout
+from preheat.store.temporary import temporary_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from preheat.manifest import Digest
+
+# Where an upload becomes visible at once, when it is complete.
+_WHOLE_UPLOADS = frozenset({"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
+_LOCAL = frozenset({"file", "local"})
+_UNFINISHED = ".unfinished"
+
+
+class Remote:
+    """One remote store. All methods block, and may be called from several threads.
+
+    Every failure is a ``RemoteError`` that names the place. Nothing that a remote answers is believed:
+    whoever reads compares sizes and digests.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Raises ``ConfigurationError`` for a URL that nothing here can open."""
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ConfigurationError(
+                "Remote stores need the library fsspec.", remedy="pip install 'preheat[fleet]'"
+            ) from error
+        self.name = without_secret(url)
+        try:
+            self._system, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self.name} cannot be opened: {error}.",
+                remedy="See the list of protocols of fsspec.",
+            ) from error
+        except Exception as error:
+            raise self._failure("", error) from error
+        # Directories are looked at afresh each time: others write there.
+        self._system.use_listings_cache = False
+        self._root = str(root).rstrip("/")
+        protocol = self._system.protocol
+        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory of this machine's file system."""
+        return bool(self._protocols & _LOCAL)
+
+    def is_founded(self) -> bool:
+        """Whether a store is there. Raises ``RemoteError`` for one of another format."""
+        text = self.read("FORMAT", MAX_FORMAT_BYTES)
+        if text is None:
+            return False
+        if text != FORMAT_TEXT:
+            raise RemoteError(
+                f"{self.name} is a store of another format: its FORMAT says {text[:80]!r}.",
+                remedy="Use the version of preheat that made it, or choose another place.",
+            )
+        return True
+
+    def found(self) -> None:
+        """Make it a store, if it is none."""
+        if not self.is_founded():
+            self.put_bytes("FORMAT", FORMAT_TEXT)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """A small file; None when there is none. Raises ``RemoteError`` over ``limit`` bytes."""
+        with self._failures(path):
+            try:
+                with self._system.open(self._at(path), "rb", cache_type="none") as file:
+                    pieces, missing = [], limit + 1
+                    while missing and (piece := file.read(missing)):
+                        pieces.append(piece)
+                        missing -= len(piece)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        data = b"".join(pieces)
+        if len(data) > limit:
+            raise RemoteError(f"{self.name}/{path} has more than {limit} bytes.")
+        return data
+
+    def size(self, path: str) -> int | None:
+        """As the remote says it; None when there is no such file."""
+        with self._failures(path):
+            try:
+                info = self._system.info(self._at(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return int(info["size"] or 0) if info.get("type") == "file" else None
+
+    def part(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to before ``end``, or what the remote gives instead."""
+        with self._failures(path):
+            return bytes(self._system.cat_file(self._at(path), start=start, end=end))
+
+    def refs(self) -> Iterator[str]:
+        """The paths of all refs, for ``read``."""
+        for directory in self._names("v1/refs"):
+            for name in self._names(f"v1/refs/{directory}"):
+                if name.endswith(".json"):
+                    yield f"v1/refs/{directory}/{name}"
+
+    def put_bytes(self, path: str, data: bytes) -> None:
+        """Make a small file have these bytes; readers see the one before or this one."""
+        with self._failures(path), self._unfinished(path) as place:
+            self._system.pipe_file(place, data)
+
+    def put_file(self, path: str, source: Path) -> None:
+        """The same with the bytes of a local file."""
+        with self._failures(path), self._unfinished(path) as place:
+            self._system.put_file(str(source), place)
+
+    @contextlib.contextmanager
+    def _unfinished(self, path: str) -> Iterator[str]:
+        """Where to write what is to appear at ``path``."""
+        place = self._at(path)
+        if self._protocols & _WHOLE_UPLOADS:
+            yield place
+            return
+        self._system.makedirs(posixpath.dirname(place), exist_ok=True)
+        unfinished = f"{place}.{temporary_name()}{_UNFINISHED}"
+        try:
+            yield unfinished
+            if self.is_local:
+                _appear(Path(unfinished), Path(place))
+            else:
+                self._system.mv(unfinished, place)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._system.rm_file(unfinished)
+            raise
+
+    def _names(self, path: str) -> list[str]:
+        with self._failures(path):
+            try:
+                found = self._system.ls(self._at(path), detail=False, refresh=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            except TypeError:  # a file system that has nothing to refresh
+                found = self._system.ls(self._at(path), detail=False)
+        return sorted(PurePosixPath(str(one).rstrip("/")).name for one in found)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    @contextlib.contextmanager
+    def _failures(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except RemoteError:
+            raise
+        except Exception as error:  # of libraries that nobody here knows
+            raise self._failure(path, error) from error
+
+    def _failure(self, path: str, error: Exception) -> RemoteError:
+        what = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        place = f"{self.name}/{path}".rstrip("/")
+        return RemoteError(f"{place}: {without_secret(str(what))}.")
+
+
+def object_path(digest: Digest) -> str:
+    """Where an object is, from the root; the same as on disk."""
+    return str(Layout(Path("/")).object(digest).relative_to("/"))
+
+
+def ref_path(target: str, environment: Digest) -> str:
+    """Where a ref is, from the root; the same as on disk."""
+    return str(Layout(Path("/")).ref(target, environment).relative_to("/"))
+
+
+def without_secret(url: str) -> str:
+    """A URL without the password in it, for messages."""
+    return re.sub(r"(\w+://)[^/@\s]*@", r"\1", url).rstrip("/")
+
+
+def _appear(unfinished: Path, path: Path) -> None:
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # not every file system can
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
