@@ -62,9 +62,17 @@ def read_constants(
     """For each graph its tensors by name. Raises ``CorruptedError`` for records outside of the bytes."""
     opened = opener.open(name)
     try:
-        data = bytearray(opened.read())
+        data = opened.read()
     finally:
         opened.close()
+    return constants_in(data, records)
+
+
+def constants_in(
+    content: bytes, records: Sequence[Sequence[ConstantTensor]]
+) -> list[dict[str, torch.Tensor]]:
+    """The same of bytes at hand."""
+    data = bytearray(content)
     return [{record.name: _tensor(record, data) for record in graph} for graph in records]
 
 

@@ -205,6 +205,9 @@ class ConstantTensor(Record, frozen=True):
 class Graph(Record, frozen=True):
     """One compiled graph.
 
+    ``kind`` is the kind of its code (``preheat.kinds``): ``inductor``; ``eager`` and ``aot_eager``, which
+    have no kernels; or one that a distribution adds, whose ``code`` is its own bytes.
+
     ``code``: the generated module without its header and kernels, marshalled; executed, it defines
     ``entry``. ``names``: what its header gave it, found again by name; ``standins``: names that
     ``preheat.image.standins`` provides. ``aligned``: inputs that must start at a multiple of 16 bytes.
@@ -223,6 +226,7 @@ class Graph(Record, frozen=True):
     surroundings: Surroundings
     captured: tuple[int, ...] | None = None
     training: Training | None = None
+    kind: str = "inductor"
 
 
 # --- code --------------------------------------------------------------------------------------
@@ -293,9 +297,18 @@ class Image(Record, frozen=True):
     weights: tuple[Weight, ...]
 
 
+class TracedGraphs(Record, frozen=True):
+    """One traced graph by itself, as the dynamo form holds it: its backward graph comes second."""
+
+    graphs: tuple[Graph, ...]
+    constants: bytes
+    interpreter: bytes = importlib.util.MAGIC_NUMBER
+
+
 INTERPRETER = importlib.util.MAGIC_NUMBER
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Image)
+_traced_decoder = msgspec.msgpack.Decoder(TracedGraphs)
 
 
 def encode(image: Image) -> bytes:
@@ -331,6 +344,22 @@ def decode(data: bytes | memoryview) -> Image:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptedError(f"The image does not decode: {error}.") from error
     return image
+
+
+def encode_traced(graphs: TracedGraphs) -> bytes:
+    """The bytes of one traced graph."""
+    return _encoder.encode(graphs)
+
+
+def decode_traced(data: bytes) -> TracedGraphs:
+    """Read a traced graph. Raises ``CorruptedError`` for what is none, or is of another interpreter."""
+    try:
+        graphs: TracedGraphs = _traced_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptedError(f"A traced graph does not decode: {error}.") from error
+    if graphs.interpreter != INTERPRETER or not graphs.graphs:
+        raise CorruptedError("A traced graph is of another interpreter, or is empty.")
+    return graphs
 
 
 def unmarshal(data: bytes) -> Any:

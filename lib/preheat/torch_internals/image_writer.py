@@ -39,8 +39,10 @@ from preheat.image.values import UnportableError, encode, encode_code
 from preheat.image.weights import record_weights
 from preheat.torch_internals import wrapper_source
 from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
+from preheat.torch_internals.graph_capture import CompiledGraph
 from preheat.torch_internals.graph_parts import backwards, check_complete, forward, joined
 from preheat.torch_internals.guard_steps import about_compiler, pruned
+from preheat.torch_internals.traced_writer import traced_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from preheat.image.call_checks import Check
     from preheat.image.format import Modes
     from preheat.image.surroundings import Training
-    from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
+    from preheat.torch_internals.graph_capture import AnyGraph, BackendCall
     from preheat.torch_internals.guard_tree import GuardTree
     from preheat.torch_internals.payload import CodeRecord
     from preheat.torch_internals.triton_kernels import TritonRecorder
@@ -79,11 +81,15 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class WrittenImage:
-    """``objects``: content by name. ``refusals``: why there is no image; then there are no objects."""
+    """``objects``: content by name. ``code``: the kinds of compiled code in it.
+
+    ``refusals``: why there is no image; then there are no objects.
+    """
 
     objects: dict[str, bytes]
     kernels: tuple[str, ...]
     refusals: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
 
 
 class ImageWriter:
@@ -171,7 +177,8 @@ class ImageWriter:
             objects[CONSTANTS_NAME] = constants
         objects |= self._machine_code
         used = {kernel.object for graph in written for kernel in graph.kernels}
-        return WrittenImage(objects, tuple(sorted(used - set(objects))))
+        kinds = tuple(dict.fromkeys(graph.kind for graph in written))
+        return WrittenImage(objects, tuple(sorted(used - set(objects))), code=kinds)
 
     def _weights(self) -> tuple[image_format.Weight, ...]:
         if not isinstance(self._target, torch.nn.Module):
@@ -189,20 +196,20 @@ class ImageWriter:
     def _call(self, name: str) -> BackendCall:
         call = self._calls.get(name)
         if call is None:
-            raise UnportableError("a graph was compiled by another backend than inductor")
-        if call.refusals:
-            raise UnportableError("; ".join(dict.fromkeys(call.refusals)))
+            raise UnportableError("a graph was compiled by a backend that makes no image")
         check_complete(call)
         return call
 
     def _graph(
         self,
-        graph: CompiledGraph,
+        graph: AnyGraph,
         surroundings: Surroundings,
         training: Training | None,
         constants: tuple[image_format.ConstantTensor, ...],
         paths: Mapping[str, str],
     ) -> Graph:
+        if not isinstance(graph, CompiledGraph):
+            return traced_graph(graph, surroundings, training, constants)
         if graph.torchbind:
             raise UnportableError("a graph holds a TorchBind object")
         if len(graph.devices) > 1:
