@@ -9,7 +9,8 @@ OTHER = "other"
 
 KINDS = frozenset(
     """
-    build build_crashed build_failed busy call_not_covered configuration corrupted
+    build build_crashed build_failed busy call_not_covered configuration constant_differs
+    constant_missing corrupted
     data_appeared data_changed data_deleted device_missing environment_differs
     factory_changed first_call_failed forbidden form_not_built gpu_busy incompatible
     interpreter_failed kernel_not_loaded library_changed listen live_code_differs

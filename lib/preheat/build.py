@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from preheat.compiler_variables import cpp_compilers
-from preheat.errors import BuildError, EnvironmentDiffersError, RefusedError, TargetError
+from preheat.errors import (
+    BuildError,
+    EnvironmentDiffersError,
+    PreheatError,
+    RefusedError,
+    TargetError,
+)
 from preheat.exercise import Outcome, classes_of, exercise, find_factory, make_spec
 from preheat.job import BuiltEvent, Job
 from preheat.manifest import (
@@ -294,13 +300,12 @@ def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
 
 
 def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built:
-    from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.identifiers import first_identifier
     from preheat.torch_internals.options import settled
 
     spec = settled(spec)
     clock.phase("trace")
-    capture = Capture(spec, first_identifier(job.target, job.environment))
+    capture = _capture(spec, first_identifier(job.target, job.environment))
     outcomes: dict[int, Outcome] = {}
     classes: dict[int, dict[str, str]] = {}
     with capture.active():
@@ -308,6 +313,8 @@ def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built
             clock.phase("trace", f"example {index + 1} of {len(spec.examples)}")
             try:
                 outcome = exercise(spec, capture.compiled, example)
+            except PreheatError:
+                raise
             except Exception as error:
                 raise BuildError(
                     f"Target {job.target!r}: example {index} fails when compiled, and runs without: "
@@ -335,6 +342,16 @@ def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built
     return _Built(spec, payload, code, capture, image, without)
 
 
+def _capture(spec: Spec, identifier: int) -> Capture:
+    if spec.output == "aoti":
+        from preheat.torch_internals.aoti_capture import LibraryCapture
+
+        return LibraryCapture(spec, identifier)
+    from preheat.torch_internals.capture import Capture
+
+    return Capture(spec, identifier)
+
+
 def _save_outcomes(job: Job, outcomes: dict[int, Outcome]) -> None:
     """Random programs are compared with the build's own results, not with eager's other numbers."""
     import torch
@@ -358,6 +375,7 @@ def _spec_record(spec: Spec) -> SpecRecord:
         backend=spec.backend,
         options=options,
         examples=len(spec.examples),
+        output=spec.output,
     )
 
 

@@ -167,6 +167,7 @@ class SpecRecord(_Record, frozen=True, kw_only=True):
     backend: str
     options: dict[str, bool | int | float | str | None]
     examples: int
+    output: str | None = None
 
 
 class Form(_Record, frozen=True, kw_only=True):

@@ -35,6 +35,49 @@ FILES = {
                 return y.cos() + 1
 
 
+        class Whole(nn.Module):
+            # For a library: parameters of its own, tied ones, and tensors that are neither.
+
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+                self.again = self.linear
+                self.register_buffer("shift", torch.ones(8))
+                self.table = torch.arange(8.0)
+                self.factor = 3.0
+
+            def forward(self, x, *, scale=2.0, extra=None):
+                literal = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+                y = self.again(self.linear(x)).relu() * scale * self.factor * SCALE
+                y = y + self.shift + self.table + literal
+                if extra is not None:
+                    y = y + extra["more"]
+                return {"y": y, "rest": (y.sum(0), 3, [y * 2])}
+
+
+        OUTSIDE = torch.ones(8)
+
+
+        class Outside(nn.Module):
+            def forward(self, x):
+                return x + OUTSIDE
+
+
+        class Changing(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("calls", torch.zeros(8))
+
+            def forward(self, x):
+                self.calls.add_(1)
+                return x + self.calls
+
+
+        class Viewing(nn.Module):
+            def forward(self, x):
+                return x.t()
+
+
         def branch(flag, x):
             return torch.cond(flag, torch.sin, torch.cos, (x,))
 
@@ -101,6 +144,47 @@ FILES = {
         @preheat.target
         def inductor():
             return block("inductor", grad=False)
+
+
+        @preheat.target
+        def aoti():
+            return preheat.Spec(
+                model.Whole().eval(),
+                examples=[
+                    preheat.Example(torch.randn(4, 8), scale=3.0, extra={"more": torch.randn(8)}),
+                    preheat.Example(torch.randn(6, 8), scale=3.0, extra={"more": torch.randn(8)}),
+                ],
+                output="aoti",
+                dynamic_shapes={
+                    "x": {0: torch.export.Dim("rows", min=2, max=64)},
+                    "scale": None,
+                    "extra": {"more": None},
+                },
+            )
+
+
+        def library(program):
+            return preheat.Spec(program, examples=[(torch.randn(4, 8),)], output="aoti")
+
+
+        @preheat.target
+        def aoti_function():
+            return library(model.waves)
+
+
+        @preheat.target
+        def aoti_outside():
+            return library(model.Outside())
+
+
+        @preheat.target
+        def aoti_changing():
+            return library(model.Changing())
+
+
+        @preheat.target
+        def aoti_viewing():
+            return library(model.Viewing())
 
 
         @preheat.target
@@ -186,6 +270,11 @@ PROGRAMS = {
     "eager_broken": ("model.Broken()", "torch.randn(4, 8)", "eager"),
     "eager_branch": ("model.branch", "torch.tensor(False), torch.randn(4)", "eager"),
     "aot_eager": ("model.Block()", "torch.randn(4, 8)", "aot_eager"),
+    "aoti": (
+        "model.Whole().eval()",
+        "preheat.Example(torch.randn(7, 8), scale=3.0, extra={'more': torch.randn(8)})",
+        "aoti",
+    ),
     "custom": ("model.waves", "torch.randn(5)", "custom/written_out"),
 }
 
@@ -198,17 +287,19 @@ WORKER = """
 
     programs, answers = {programs}, {{}}
     for name, (made, call, _) in programs.items():
-        for form in ("lean", "dynamo"):
+        for form in ("lean", "dynamo") if name != "aoti" else ("lean",):
             torch.manual_seed(1)
             program = eval(made)
             plain = copy.deepcopy(program) if isinstance(program, torch.nn.Module) else program
-            args = eval("(" + call + ",)")
+            args, kwargs = eval("(" + call + ",)"), {{}}
+            if isinstance(args[0], preheat.Example):
+                args, kwargs = args[0].args, args[0].kwargs
             with torch.no_grad():
                 try:
                     loaded = preheat.load(name, program, on_miss="error", form=form)
-                    got, again = loaded(*args), loaded(*args)
-                    plain(*args)
-                    wanted = plain(*args)
+                    got, again = loaded(*args, **kwargs), loaded(*args, **kwargs)
+                    plain(*args, **kwargs)
+                    wanted = plain(*args, **kwargs)
                     torch.testing.assert_close(again, wanted)
                     answer = "right" if loaded.preheat.misses == 0 else "a miss"
                 except errors.MissError as error:

@@ -33,8 +33,10 @@ CppKernel: name object entry
 ExampleValue: kind value size
 Global: module name kind index value
 Graph: code entry kernels names standins constants aligned mutated surroundings captured training kind
-Image: interpreter torch guard_settings units graphs globals weights
+Image: interpreter torch guard_settings units graphs globals weights library
 Leaf: parent method arguments text
+LibraryConstant: attribute dtype shape stride device
+LibraryRecord: code device constants values tensors stored capability
 Mapping: kind pairs
 Mark: parent method
 Modes: grad inference autocast

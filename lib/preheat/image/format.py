@@ -282,10 +282,39 @@ class Weight(Record, frozen=True):
     sha256: str
 
 
+class LibraryConstant(Record, frozen=True):
+    """A constant of a library: the live module's tensor at ``attribute``, as it has to be."""
+
+    attribute: str
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: str
+
+
+class LibraryRecord(Record, frozen=True):
+    """A program as a library, apart from the library itself.
+
+    ``code``, marshalled, defines ``run`` with the program's own parameters, and ``misfit``, which says what
+    of arguments by name is not as the library was built for. ``values``: tensors of the module that are
+    neither parameters nor buffers; their values are in the library. ``stored``: the bytes of
+    ``tensors``, constants that belong to the program's code. ``capability``: the GPU's.
+    """
+
+    code: bytes
+    device: str
+    constants: tuple[LibraryConstant, ...]
+    values: tuple[Weight, ...]
+    tensors: tuple[ConstantTensor, ...]
+    stored: bytes
+    capability: tuple[int, ...] = ()
+
+
 class Image(Record, frozen=True):
     """Everything but the kernels and the constants' bytes.
 
     ``units[0]`` is the target's own code. ``weights`` are all of the target's, where some were frozen.
+    ``library``: the bytes of a ``LibraryRecord`` where one library runs instead of all graphs.
     """
 
     interpreter: bytes
@@ -295,6 +324,7 @@ class Image(Record, frozen=True):
     graphs: tuple[Graph, ...]
     globals: tuple[Global, ...]
     weights: tuple[Weight, ...]
+    library: bytes = b""
 
 
 class TracedGraphs(Record, frozen=True):
@@ -308,6 +338,7 @@ class TracedGraphs(Record, frozen=True):
 INTERPRETER = importlib.util.MAGIC_NUMBER
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Image)
+_library_decoder = msgspec.msgpack.Decoder(LibraryRecord)
 _traced_decoder = msgspec.msgpack.Decoder(TracedGraphs)
 
 
@@ -344,6 +375,20 @@ def decode(data: bytes | memoryview) -> Image:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptedError(f"The image does not decode: {error}.") from error
     return image
+
+
+def encode_library(record: LibraryRecord) -> bytes:
+    """The bytes of a library's record."""
+    return _encoder.encode(record)
+
+
+def decode_library(data: bytes) -> LibraryRecord:
+    """Read a library's record. Raises ``CorruptedError`` for anything else."""
+    try:
+        record: LibraryRecord = _library_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptedError(f"The record of a library does not decode: {error}.") from error
+    return record
 
 
 def encode_traced(graphs: TracedGraphs) -> bytes:

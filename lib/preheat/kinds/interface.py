@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from preheat.store.protocol import ObjectOpener
     from preheat.torch_internals.graph_capture import BackendCall
     from preheat.torch_internals.options import CompileOptions
 
@@ -28,11 +29,14 @@ class Made:
 class Place:
     """Where code is loaded: ``options`` are those of the target, ``device`` the number of its GPU.
 
-    The lean form needs no options.
+    The lean form needs no options. ``opener`` opens the form's other objects and ``program`` is the live one,
+    for a kind that is a whole program.
     """
 
     options: CompileOptions | None = None
     device: int = 0
+    opener: ObjectOpener | None = None
+    program: Any = None
 
 
 class Code(Protocol):

@@ -18,7 +18,9 @@ _MODULES: Final = {
     "inductor": ("preheat.kinds.inductor", "InductorKind"),
     "eager": ("preheat.kinds.traced", "EagerKind"),
     "aot_eager": ("preheat.kinds.traced", "AotEagerKind"),
+    "aoti": ("preheat.kinds.aoti", "AotiKind"),
 }
+_BACKENDS: Final = ("inductor", "eager", "aot_eager")
 
 
 @functools.cache
@@ -42,7 +44,7 @@ def of_backend(backend: str) -> Kind:
 
     Raises ``RefusedError`` for a backend whose graphs no kind can store.
     """
-    if backend in _MODULES:
+    if backend in _BACKENDS:
         return find(backend)
     if is_custom(backend):
         return find(CUSTOM + backend)
@@ -54,7 +56,7 @@ def of_backend(backend: str) -> Kind:
 
 def is_custom(backend: str) -> bool:
     """Whether another distribution says how this backend's graphs are stored."""
-    return backend not in _MODULES and backend in _entry_points()
+    return backend not in _BACKENDS and backend in _entry_points()
 
 
 def module_of(backend: str) -> frozenset[str]:

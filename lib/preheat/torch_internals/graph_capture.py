@@ -85,11 +85,13 @@ class BackendCall:
 class GraphRecorder:
     """Records what the backend makes while it listens; ``take`` hands over the last call's.
 
-    ``installed``: the globals that Dynamo gave to user modules for its bytecode and guards.
+    ``installed``: the globals that Dynamo gave to user modules for its bytecode and guards. ``inputs``: where
+    the last traced graph takes its inputs from, each with its value.
     """
 
     def __init__(self) -> None:
         self.installed: dict[str, Any] = {}
+        self.inputs: list[tuple[str, Any]] = []
         self._open: list[BackendCall] = []
         self._last: BackendCall | None = None
 
@@ -110,6 +112,7 @@ class GraphRecorder:
         """What torch's backend of this name does, with a record of the graph."""
         self._last = BackendCall(surroundings=[Surroundings()])
         self._traced(self._last, "eager", graph, backward=False)
+        self.inputs = list(_inputs(graph))
         return graph.forward
 
     def _aot_eager(self, graph: Any, inputs: Any, **options: Any) -> Any:
@@ -277,6 +280,19 @@ class GraphRecorder:
             return original(wrapper, compiled, config, runtime_metadata=runtime_metadata)
 
         return post_compile
+
+
+def _inputs(graph: Any) -> Iterator[tuple[str, Any]]:
+    for node in graph.graph.find_nodes(op="placeholder"):
+        given = node.meta.get("grapharg")
+        if given is not None:
+            yield _name_of(given.source), given.example
+
+
+def _name_of(source: Any) -> str:
+    # A method up to torch 2.11, a property later.
+    name = source.name
+    return str(name() if callable(name) else name)
 
 
 def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from preheat.errors import RefusedError
 from preheat.image import format as image_format
 from preheat.image.codes import entry_code
 from preheat.image.constants import write_constants
@@ -101,6 +102,7 @@ class ImageWriter:
         self._frames: dict[types.CodeType, list[Frame]] = {}
         self._machine_code: dict[str, bytes] = {}
         self._calls: dict[str, BackendCall | None] = {}
+        self.library = b""
 
     def add_graph(self, name: str, call: BackendCall | None) -> None:
         """The graph that compiled bytecode calls by this name."""
@@ -109,6 +111,17 @@ class ImageWriter:
     def add_frame(self, original: types.CodeType, frame: Frame) -> None:
         """A compiled version of a code object."""
         self._frames.setdefault(original, []).append(frame)
+
+    def only_frame(self) -> str:
+        """The name of the graph of a program that is one graph. Raises ``RefusedError`` for another."""
+        frames = [frame for frames in self._frames.values() for frame in frames]
+        graphs = [name for frame in frames for name in frame.backends]
+        if len(frames) != 1 or len(graphs) != 1:
+            raise RefusedError(
+                f"the examples lead to {len(frames)} versions of the program with {len(graphs)} graphs, "
+                "and a library is one graph: declare what varies in dynamic_shapes"
+            )
+        return graphs[0]
 
     def graph_count(self) -> int:
         """How many graphs the frames call."""
@@ -147,7 +160,8 @@ class ImageWriter:
             for frame in self._frames.get(code, ()):
                 if frame.tree.refusals:
                     raise UnportableError("; ".join(dict.fromkeys(frame.tree.refusals)))
-        calls = [self._call(name) for name in self._graph_names(ordered)]
+        # A library runs instead of what was only traced for its guards.
+        calls = [] if self.library else [self._call(name) for name in self._graph_names(ordered)]
         graphs = [*(forward(call) for call in calls), *backwards(calls)]
         constants, tensors = write_constants([graph.constants for graph in graphs])
         paths = {path: digest for digest, path in kernels.items()}
@@ -171,6 +185,7 @@ class ImageWriter:
             graphs=tuple(written),
             globals=tuple(self._globals(ordered)),
             weights=self._weights() if any(graph.frozen for graph in graphs) else (),
+            library=self.library,
         )
         objects = {IMAGE_NAME: image_format.encode(image)}
         if constants:
@@ -273,7 +288,9 @@ class ImageWriter:
         )
 
     def _globals(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> Iterator[Global]:
-        graphs = {name: index for index, name in enumerate(self._graph_names(units))}
+        names = self._graph_names(units)
+        graphs = {name: index for index, name in enumerate(names)}
+        skipped = frozenset(names if self.library else ())
         resumes = {
             name: index
             for index, (_, record) in enumerate(units)
@@ -286,7 +303,7 @@ class ImageWriter:
             for parts in self._frames.get(code, ()):
                 for name in _looked_up(parts):
                     known = name in parts.installed or name in modules or name.startswith(_IMPORTED)
-                    if (record.module, name) in seen or not known:
+                    if (record.module, name) in seen or not known or name in skipped:
                         continue
                     seen.add((record.module, name))
                     value = parts.installed.get(name, parts.scope.get(name))
