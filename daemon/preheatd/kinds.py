@@ -14,7 +14,8 @@ OTHER = "other"
 
 KINDS = frozenset(
     """
-    build build_crashed build_failed bundle busy call_not_covered configuration corrupted
+    build build_crashed build_failed bundle busy call_not_covered configuration constant_differs
+    constant_missing corrupted
     data_appeared data_changed data_deleted device_missing environment_differs
     factory_changed first_call_failed forbidden form_not_built gpu_busy incompatible
     interpreter_failed kernel_not_loaded library_changed listen live_code_differs
@@ -24,7 +25,7 @@ KINDS = frozenset(
     package_corrupted package_missing preheat probe proof proof_crashed proof_failed
     proof_missing rebuild_asked refused remote request settings_differ sources_never_settle
     state_unusable store store_not_usable store_untrusted symbol_added symbol_deleted
-    symbol_edited symbol_moved symbol_reformatted target timed_out unexpected unknown_target
+    symbol_edited symbol_moved symbol_reformatted target timed_out unexpected unknown_kind unknown_target
     unsupported_version untrusted_store usage value_changed variable_changed wait_timeout
     weights_differ wrong_package
     """.split()

@@ -14,6 +14,7 @@ from preheat.policy import PreheatWarning
 from preheat.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
+    from preheat.library import export_library
     from preheat.loaded import LoadReport, Statistics, statistics
     from preheat.spec import Example, Spec, target
     from preheat.store import DiskStore, MemoryStore, Store
@@ -31,6 +32,7 @@ __all__ = [
     "Statistics",
     "Store",
     "Verdict",
+    "export_library",
     "load",
     "statistics",
     "target",
@@ -44,6 +46,7 @@ _LATER = {
     "Spec": "preheat.spec",
     "Statistics": "preheat.loaded",
     "Store": "preheat.store",
+    "export_library": "preheat.library",
     "load": "preheat.worker",
     "statistics": "preheat.loaded",
     "target": "preheat.spec",

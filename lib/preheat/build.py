@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from preheat.compiler_variables import cpp_compilers
-from preheat.errors import BuildError, EnvironmentDiffersError, RefusedError, TargetError
+from preheat.errors import (
+    BuildError,
+    EnvironmentDiffersError,
+    PreheatError,
+    RefusedError,
+    TargetError,
+)
 from preheat.exercise import Outcome, classes_of, exercise, find_factory, make_spec
 from preheat.job import BuiltEvent, Job
 from preheat.manifest import (
@@ -76,6 +82,7 @@ def main(job: Job, events: Events) -> None:
 
     import_compiler()
     from preheat.environment import capture, capture_settings
+    from preheat.kinds.registry import module_of
     from preheat.recording.libraries import loaded_before_user_code, loaded_names
 
     environment = capture(job.device)
@@ -96,7 +103,7 @@ def main(job: Job, events: Events) -> None:
         del spec
         spec = make_spec(factory, job.target)
         built = _compile(job, spec, clock, eager)
-        built.loaded = loaded
+        built.loaded = loaded | module_of(spec.backend)
         built.calls = (constructed, ran)
         clock.phase("package")
         manifest = built.manifest(job, environment, settings, recorder, clock, began)
@@ -154,12 +161,14 @@ class _Built:
         self,
         spec: Spec,
         payload: bytes | None,
+        code: tuple[str, ...],
         capture: Capture,
         image: WrittenImage,
         without: dict[str, str],
     ) -> None:
         self.spec = spec
         self.payload = payload
+        self.code = code
         self.kernels = capture.kernels()
         self.image = image
         self.without = without
@@ -225,11 +234,17 @@ class _Built:
                 kind=dynamo_form.KIND,
                 format=dynamo_form.FORMAT,
                 objects=(payload, *kernels.values()),
+                code=self.code,
             )
         if not self.image.refusals:
             parts = [_stored(store, name, data) for name, data in self.image.objects.items()]
             used = [kernels[name] for name in self.image.kernels]
-            yield Form(kind=image_format.KIND, format=image_format.FORMAT, objects=(*parts, *used))
+            yield Form(
+                kind=image_format.KIND,
+                format=image_format.FORMAT,
+                objects=(*parts, *used),
+                code=self.image.code,
+            )
 
     def _sources(self, job: Job, recorder: Recorder) -> Sources:
         """The snapshot, with the libraries and the pieces of user modules that count."""
@@ -266,16 +281,17 @@ class _Built:
         DiskStore(Path(job.staging), create=True).publish(manifest)
 
 
-def _dynamo_form(capture: Capture) -> tuple[bytes | None, dict[str, str]]:
-    """The dynamo form's bytes, or why there is none."""
+def _dynamo_form(capture: Capture) -> tuple[bytes | None, tuple[str, ...], dict[str, str]]:
+    """The dynamo form's bytes and the kinds of code in it, or why there is none."""
     from preheat.torch_internals.payload import dump
 
     try:
-        return dump(capture.payload()), {}
+        payload = capture.payload()
     except RefusedError as error:
         if not capture.graphs():
             raise
-        return None, {"dynamo": error.message}
+        return None, (), {"dynamo": error.message}
+    return dump(payload), tuple(dict.fromkeys(one.kind for one in payload.backends.values())), {}
 
 
 def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
@@ -284,13 +300,12 @@ def _stored(store: DiskStore, name: str, content: bytes | Path) -> ObjectRef:
 
 
 def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built:
-    from preheat.torch_internals.capture import Capture
     from preheat.torch_internals.identifiers import first_identifier
     from preheat.torch_internals.options import settled
 
     spec = settled(spec)
     clock.phase("trace")
-    capture = Capture(spec, first_identifier(job.target, job.environment))
+    capture = _capture(spec, first_identifier(job.target, job.environment))
     outcomes: dict[int, Outcome] = {}
     classes: dict[int, dict[str, str]] = {}
     with capture.active():
@@ -298,6 +313,8 @@ def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built
             clock.phase("trace", f"example {index + 1} of {len(spec.examples)}")
             try:
                 outcome = exercise(spec, capture.compiled, example)
+            except PreheatError:
+                raise
             except Exception as error:
                 raise BuildError(
                     f"Target {job.target!r}: example {index} fails when compiled, and runs without: "
@@ -312,7 +329,7 @@ def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built
                 if given.get(where, name) != name
             }
         clock.phase("kernels")
-        payload, without = _dynamo_form(capture)
+        payload, code, without = _dynamo_form(capture)
         image = capture.image()
         if image.refusals:
             without["lean"] = "; ".join(image.refusals)
@@ -322,7 +339,17 @@ def _compile(job: Job, spec: Spec, clock: _Clock, eager: list[_Eager]) -> _Built
         _save_outcomes(job, outcomes)
     # torch.compile itself loses the class of some tensors with __torch_function__.
     (Path(job.staging).parent / CLASSES_NAME).write_bytes(msgspec.json.encode(classes))
-    return _Built(spec, payload, capture, image, without)
+    return _Built(spec, payload, code, capture, image, without)
+
+
+def _capture(spec: Spec, identifier: int) -> Capture:
+    if spec.output == "aoti":
+        from preheat.torch_internals.aoti_capture import LibraryCapture
+
+        return LibraryCapture(spec, identifier)
+    from preheat.torch_internals.capture import Capture
+
+    return Capture(spec, identifier)
 
 
 def _save_outcomes(job: Job, outcomes: dict[int, Outcome]) -> None:
@@ -348,6 +375,7 @@ def _spec_record(spec: Spec) -> SpecRecord:
         backend=spec.backend,
         options=options,
         examples=len(spec.examples),
+        output=spec.output,
     )
 
 

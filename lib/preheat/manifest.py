@@ -15,7 +15,7 @@ from preheat.sources.units import Closure
 
 # Raised with every change of a record's shape or of a digest's rule: what other versions wrote is then
 # built again.
-FORMAT = 2
+FORMAT = 3
 REF_FORMAT = 1
 MAX_MANIFEST_BYTES = 32 * 1024 * 1024
 MAX_REF_BYTES = 64 * 1024
@@ -167,14 +167,19 @@ class SpecRecord(_Record, frozen=True, kw_only=True):
     backend: str
     options: dict[str, bool | int | float | str | None]
     examples: int
+    output: str | None = None
 
 
 class Form(_Record, frozen=True, kw_only=True):
-    """One loadable form of the package. ``kind``: ``dynamo`` or ``lean``."""
+    """One loadable form of the package. ``kind``: ``dynamo`` or ``lean``.
+
+    ``code`` names the kinds of compiled code in it (``preheat.kinds``), each once.
+    """
 
     kind: str
     format: int
     objects: tuple[ObjectRef, ...]
+    code: tuple[str, ...] = ("inductor",)
 
 
 class FormProof(_Record, frozen=True, kw_only=True):

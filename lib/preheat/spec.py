@@ -51,6 +51,10 @@ class Spec:
     ``cuda_graphs``: false keeps CUDA graphs away from this target, whatever ``mode``, ``options`` or the
     configuration of Inductor say: they take memory of their own and copy inputs and results.
 
+    ``output``: ``aoti`` makes one shared library of the whole program (AOTInductor through torch.export), for
+    inference with a module whose calls lead to one graph. ``dynamic_shapes``: which dimensions may vary, as
+    ``torch.export.export`` takes it; all others are those of the first example.
+
     ``context``: a context manager, or a function without arguments that returns one, entered around
     every example (``torch.autocast``, ``torch.inference_mode``). A worker enters its own: a call made
     outside of such a context is not covered.
@@ -72,6 +76,8 @@ class Spec:
     options: Mapping[str, Any] | None = None
     backend: str = "inductor"
     cuda_graphs: bool = True
+    output: str | None = None
+    dynamic_shapes: Any = None
     context: Any = None
     run: Callable[..., Any] | None = None
 
@@ -95,6 +101,16 @@ class Spec:
             raise TargetError("Spec(backward=True) needs gradients; grad=False contradicts it.")
         if self.mode is not None and self.options is not None:
             raise TargetError("Spec takes mode= or options=, not both, like torch.compile.")
+        if self.output not in (None, "aoti"):
+            raise TargetError(f"Spec.output must be None or 'aoti', not {self.output!r}.")
+        if self.output is None and self.dynamic_shapes is not None:
+            raise TargetError(
+                "Spec.dynamic_shapes is for output='aoti'; otherwise there is dynamic=."
+            )
+        if self.output == "aoti" and (self.grad_enabled or self.backend != "inductor"):
+            raise TargetError(
+                "Spec(output='aoti') is for inference: grad=True, backward= and backend= are not."
+            )
         if not isinstance(self.backend, str):
             raise TargetError("Spec.backend must be the name of a torch.compile backend.")
 

@@ -142,12 +142,12 @@ def _try_to_load(
     request: _Request, store: str | Path | Store | None
 ) -> tuple[Runner | None, Unusable | None]:
     try:
-        return _load(request, _open_store(store)), None
+        return _load(request, open_store(store)), None
     except Unusable as unusable:
         return None, unusable
 
 
-def _open_store(store: str | Path | Store | None) -> Store:
+def open_store(store: str | Path | Store | None) -> Store:
     """The store that was given or is found. Trouble with it is a reason, never an exception."""
     if store is not None and not isinstance(store, (str, os.PathLike)):
         return store

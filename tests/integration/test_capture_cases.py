@@ -22,6 +22,8 @@ CHOSEN = (
     "c36_flex_attention",
     "c37_cond",
     "c38_tensor_subclass",
+    "c46_backend_eager",
+    "c47_backend_aot_eager",
     "c48_decorator_at_import",
     "c50_regional_inplace",
     "c53_monkeypatched_forward",
@@ -32,7 +34,6 @@ CHOSEN = (
 )
 REFUSED = {
     "c26_optimizer_compiled": "static addresses",
-    "c46_backend_eager": "makes no artifact",
 }
 
 # Two programs that differ where a careless package, or a cache key, would not look; and programs that

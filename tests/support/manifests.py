@@ -14,7 +14,7 @@ from preheat.manifest import (
     sha256,
 )
 
-SAMPLE = b"""{"format": 2, "target": "model", "factory": "app:model", "environment": {"python": "3.11",
+SAMPLE = b"""{"format": 3, "target": "model", "factory": "app:model", "environment": {"python": "3.11",
 "abi": "cp311", "platform": "linux", "torch": "2.13", "torch_git": "", "triton": null, "cuda": null,
 "driver": null, "device": "cpu", "gpus": [], "cpu_isa": "avx2", "cpu_count": 2, "variables": {}},
 "settings": {"threads": 1, "default_dtype": "float32", "matmul_precision": "highest",

@@ -23,7 +23,7 @@ HEADER = struct.calcsize("<14sHQ32s")
 
 # What format 2 means. Who changes a record raises FORMAT, and then this text.
 SHAPES = {
-    2: """
+    3: """
 Access: parent method key source example kind
 Check: expression subject expected
 Code: data constants
@@ -32,9 +32,11 @@ ConstantTensor: name dtype shape stride offset size device
 CppKernel: name object entry
 ExampleValue: kind value size
 Global: module name kind index value
-Graph: code entry kernels names standins constants aligned mutated surroundings captured training
-Image: interpreter torch guard_settings units graphs globals weights
+Graph: code entry kernels names standins constants aligned mutated surroundings captured training kind
+Image: interpreter torch guard_settings units graphs globals weights library
 Leaf: parent method arguments text
+LibraryConstant: attribute dtype shape stride device
+LibraryRecord: code device constants values tensors stored capability
 Mapping: kind pairs
 Mark: parent method
 Modes: grad inference autocast
@@ -47,6 +49,7 @@ Root:
 Sequence: kind items
 Surroundings: without_autocast versions mutations outputs grad_after arguments
 Tangent: position memory_format shape stride
+TracedGraphs: graphs constants interpreter
 Training: backward returned unchecked numbers detached unsafe_views aliases constant tangents deterministic without_autocast
 TritonKernel: name object function shared warps signature scratch launcher
 Unit: role module names source digest original entry variants

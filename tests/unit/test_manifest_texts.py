@@ -101,7 +101,7 @@ def test_another_format_is_said_and_not_the_field_in_the_way(number: int) -> Non
 
 
 def test_damage_is_not_taken_for_another_format() -> None:
-    for damaged in (b"", b"{", b"[]", b'{"format": "2"}', b'{"format": 2}'):
+    for damaged in (b"", b"{", b"[]", b'{"format": "2"}', b'{"format": 3}'):
         with pytest.raises(CorruptedError) as raised:
             decode_manifest(damaged)
         assert not isinstance(raised.value, OtherFormatError)

@@ -95,6 +95,25 @@ class GuardedVariant:
         self.run = run
 
 
+class LibraryGuards:
+    """Guards of a frame, and what a library (``preheat.image.library``) asks for besides."""
+
+    def __init__(self, guards: Guarded, library: Any) -> None:
+        self._holds = guards.check
+        self._why_not = guards.why_not
+        self._misfit = library.misfit
+        self.check: Callable[[dict[str, Any]], bool] = self._all_holds
+
+    def _all_holds(self, local_scope: dict[str, Any]) -> bool:
+        return self._holds(local_scope) and self._misfit(local_scope) is None
+
+    def why_not(self, local_scope: dict[str, Any]) -> str:
+        """The first that does not."""
+        if self._holds(local_scope):
+            return self._misfit(local_scope) or ""
+        return self._why_not(local_scope)
+
+
 class Variants:
     """The compiled versions of one code object, most recently used first.
 

@@ -48,7 +48,12 @@ def write_constants(
 def _content(tensor: torch.Tensor) -> bytes:
     length = _extent(tuple(tensor.shape), tuple(tensor.stride()))
     flat = torch.as_strided(tensor.detach(), (length,), (1,)).cpu().contiguous()
-    return flat.view(torch.uint8).numpy().tobytes() if length else b""
+    if not length:
+        return b""
+    content = bytearray(flat.numel() * flat.element_size())
+    # Not by way of numpy, which torch works without.
+    torch.frombuffer(content, dtype=torch.uint8).copy_(flat.view(torch.uint8))
+    return bytes(content)
 
 
 def _extent(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -66,6 +71,13 @@ def read_constants(
         data = opened.writable()
     finally:
         opened.close()
+    return constants_in(data, records)
+
+
+def constants_in(
+    data: bytearray | mmap.mmap, records: Sequence[Sequence[ConstantTensor]]
+) -> list[dict[str, torch.Tensor]]:
+    """The same of bytes at hand, which the tensors keep and share."""
     return [{record.name: _tensor(record, data) for record in graph} for graph in records]
 
 

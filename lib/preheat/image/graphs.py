@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from preheat.errors import CorruptedError
+from preheat.formats import CUSTOM
+from preheat.image.constants import constants_in
 from preheat.image.format import CONSTANTS_NAME, CppKernel, unmarshal
 from preheat.image.kernels import load_cpp_kernel
 from preheat.image.standins import DEVICE_INDEX, WRAPPER
@@ -16,11 +18,13 @@ from preheat.image.values import decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from preheat.image.format import Graph, Image
+    from preheat.image.format import Graph, Image, TracedGraphs
     from preheat.image.surroundings import MutationRule, OutputRule, Surroundings, Training
     from preheat.store.protocol import ObjectOpener
 
 _ALIGNMENT = 16
+# Kinds whose graphs are what AOTAutograd leaves: the rest is in their surroundings.
+_AFTER_AUTOGRAD = ("inductor", "aot_eager")
 
 
 def make_graph(
@@ -31,6 +35,8 @@ def make_graph(
     ``kernels`` are the graph's by name, ``device`` the number of the GPU that it runs on. A call never
     keeps its arguments alive.
     """
+    if graph.kind.startswith(CUSTOM):
+        return _custom(graph)
     scope: dict[str, Any] = {
         "__name__": "preheat graph",
         DEVICE_INDEX: device,
@@ -53,12 +59,25 @@ def make_graph(
     return compiled
 
 
+def _custom(graph: Graph) -> Callable[[list[Any]], Any]:
+    from preheat.kinds.interface import Place
+    from preheat.kinds.registry import find
+
+    code = find(graph.kind).load(graph.code, Place())
+    code.post_load()
+    return lambda args: code(*args)
+
+
 def surrounded(graph: Graph, compiled: Sequence[Callable[[list[Any]], Any]], index: int) -> Any:
     """The function that compiled bytecode calls for graph ``index`` of all ``compiled`` ones.
 
     Raises ``CorruptedError`` for a backward graph that is not there.
     """
     around, training = graph.surroundings, graph.training
+    if graph.kind not in _AFTER_AUTOGRAD:
+        # It is called as bytecode calls it, and autograd looks on.
+        bare: Any = compiled[index]
+        return lambda *args: bare(list(args))
     run = _inference if training is None else _trained(training, compiled)
     entry: Any = compiled[index]
     if around.without_autocast:
@@ -227,6 +246,19 @@ def load_graphs(
     from preheat.image.nested import without_hook
 
     return [without_hook(graph) for graph in graphs]
+
+
+def load_traced(traced: TracedGraphs, device: int) -> Callable[..., Any]:
+    """One traced graph that is no part of an image. Raises as ``load_graphs`` does."""
+    constants = constants_in(
+        bytearray(traced.constants), [graph.constants for graph in traced.graphs]
+    )
+    compiled = [
+        make_graph(graph, {}, values, device)
+        for graph, values in zip(traced.graphs, constants, strict=True)
+    ]
+    call: Callable[..., Any] = surrounded(traced.graphs[0], compiled, 0)
+    return call
 
 
 def _constants(image: Image, opener: ObjectOpener) -> list[dict[str, torch.Tensor]]:

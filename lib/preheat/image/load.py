@@ -16,6 +16,7 @@ from preheat.image.call_checks import guard_text
 from preheat.image.checking import GuardMaker
 from preheat.image.codes import (
     GuardedVariant,
+    LibraryGuards,
     Variants,
     entry_point,
     renamed,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from preheat.image.format import Global, Image, Unit
+    from preheat.image.library import LoadedLibrary
     from preheat.image.nested import NestedFrames
     from preheat.store.protocol import ObjectOpener
 
@@ -95,6 +97,7 @@ class LoadedImage:
         self._hooked = any(unit.role == "nested" and unit.variants for unit in image.units)
         try:
             with on_device(self._device):
+                self._library = self._loaded_library(fn)
                 self.call = self._put_together(fn)
         except _NONSENSE as error:
             _remove(self._globals)
@@ -115,6 +118,17 @@ class LoadedImage:
         from preheat.image.nested import NestedFrames
 
         return NestedFrames(_weakly(self._nested_missed))
+
+    def _loaded_library(self, fn: Any) -> LoadedLibrary | None:
+        if not self._image.library:
+            return None
+        from preheat.kinds.aoti import AotiKind
+        from preheat.kinds.interface import Place
+
+        place = Place(device=self._device, opener=self._opener, program=fn)
+        code = AotiKind().load(self._image.library, place)
+        code.post_load()
+        return code.library
 
     def _compared_weights(self, fn: Any) -> Callable[[Any], bool] | None:
         if not self._image.weights:
@@ -313,6 +327,14 @@ class LoadedImage:
             raise IncompatibleError(reasons=self._guards.skipped)
 
         def variants_of(function: types.FunctionType) -> Variants:
+            if self._library is not None:
+                return Variants(
+                    [
+                        GuardedVariant(LibraryGuards(one, self._library), self._library.run)
+                        for one, _ in usable
+                    ],
+                    lambda why: missed(function, why),
+                )
             cells = dict(
                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
             )
@@ -354,4 +376,6 @@ def _remove(names: list[tuple[dict[str, Any], str]]) -> None:
 
 
 def _has_cpp_kernels(image: Image) -> bool:
+    if image.library:
+        return True  # its own kernels may be among them
     return any(isinstance(kernel, CppKernel) for graph in image.graphs for kernel in graph.kernels)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def record_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     """The digest of each parameter and buffer."""
-    return tuple(Weight(name, _digest(tensor)) for name, tensor in _tensors(module))
+    return tuple(Weight(name, digest_of(tensor)) for name, tensor in _tensors(module))
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -33,7 +33,8 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     )
 
 
-def _digest(tensor: torch.Tensor) -> str:
+def digest_of(tensor: torch.Tensor) -> str:
+    """The digest of a tensor's dtype, shape and values."""
     data = tensor.detach().cpu().contiguous()
     about = f"{data.dtype} {tuple(data.shape)}\n".encode()
     content: Any = data.flatten().view(torch.uint8).numpy() if data.numel() else b""
@@ -47,7 +48,7 @@ class SameWeights:
         recorded = {weight.name: weight.sha256 for weight in weights}
         found = dict(_tensors(module)) if isinstance(module, torch.nn.Module) else {}
         for name in sorted({*recorded, *found}):
-            if name not in found or _digest(found[name]) != recorded.get(name):
+            if name not in found or digest_of(found[name]) != recorded.get(name):
                 raise IncompatibleError(
                     reasons=[
                         Reason(

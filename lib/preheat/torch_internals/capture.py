@@ -7,21 +7,21 @@ leaves out is corrected here (each correction says why), and what cannot be corr
 from __future__ import annotations
 
 import contextlib
-import logging
-import pickle
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.package import CompilePackage, SerializedCode
-from torch._dynamo.precompile_context import PrecompileContext
 from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 
 from preheat.errors import RefusedError
 from preheat.image.modes import current_modes
+from preheat.kinds.interface import Made
+from preheat.kinds.registry import of_backend
 from preheat.sources.digest import code_digest
 from preheat.torch_internals import triton_kernels
+from preheat.torch_internals.bypasses import BypassLog
 from preheat.torch_internals.constants import portable
 from preheat.torch_internals.graph_cache import graphs_found_again
 from preheat.torch_internals.graph_capture import GraphRecorder
@@ -32,7 +32,14 @@ from preheat.torch_internals.identifiers import identifiers_from
 from preheat.torch_internals.image_writer import Frame, ImageWriter, WrittenImage
 from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
-from preheat.torch_internals.payload import FORMAT, OF_NO_MODULE, CodeRecord, Payload, Variant
+from preheat.torch_internals.payload import (
+    FORMAT,
+    OF_NO_MODULE,
+    CodeRecord,
+    Payload,
+    StoredCode,
+    Variant,
+)
 from preheat.torch_internals.programs import callable_with_code, entry_function
 from preheat.torch_internals.triton_kernels import TritonRecorder
 from preheat.torch_internals.versions import torch_version
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from preheat.spec import Spec
+    from preheat.torch_internals.graph_capture import BackendCall
 
 _RECOMPILE_LIMIT = 64
 # Globals that Dynamo installs and that have no portable meaning, with what a person did to get them.
@@ -64,6 +72,7 @@ class _Package(CompilePackage):
         self.refusals: list[str] = []
         self.traced: dict[types.CodeType, None] = {}
         self._pending_backends: list[str] = []
+        self.made: dict[str, tuple[BackendCall | None, Any]] = {}
         self.variants: dict[types.CodeType, list[Variant]] = {}
         super().__init__(fn)
 
@@ -80,7 +89,9 @@ class _Package(CompilePackage):
     def add_backend_id(self, backend_id: str, backend: Any | None = None) -> None:
         super().add_backend_id(backend_id, backend)
         self._pending_backends.append(backend_id)
-        self.image.add_graph(backend_id, self.graph_recorder.take())
+        call = self.graph_recorder.take()
+        self.made[backend_id] = (call, backend)
+        self.image.add_graph(backend_id, call)
 
     def add_guarded_code(self, guards_state: bytes, dynamo_code: types.CodeType) -> None:
         entry = self._current_entry
@@ -142,7 +153,7 @@ class _Package(CompilePackage):
         super().bypass_current_entry()
         if entry is not None:
             name = entry.python_code.co_qualname or entry.python_code.co_name
-            self.bypasses[name] = _BypassLog.last or "torch gives no reason"
+            self.bypasses[name] = BypassLog.last or "torch gives no reason"
 
     def _name_installed_globals(self, entry: Any, code: types.CodeType) -> None:
         """Find globals that the bytecode needs and torch does not record."""
@@ -172,43 +183,6 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-class _BypassLog(logging.Handler):
-    """torch says only in its log why it will not package a graph."""
-
-    last = ""
-    _LOGGERS = ("torch._dynamo.output_graph", "torch._functorch._aot_autograd.autograd_cache")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        for start in (
-            "Detected a package bypass: ",
-            "Bypassing autograd cache due to: ",
-            "AOTAutograd cache unable to serialize compiled graph: ",
-        ):
-            if text.startswith(start):
-                type(self).last = text.removeprefix(start)
-        parent = logging.getLogger(record.name).parent
-        if parent is not None and record.levelno >= logging.WARNING:
-            parent.handle(record)
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        loggers = [logging.getLogger(name) for name in self._LOGGERS]
-        before = [(logger.level, logger.propagate) for logger in loggers]
-        type(self).last = ""
-        for logger in loggers:
-            logger.addHandler(self)
-            logger.setLevel(logging.INFO)
-            logger.propagate = False
-        try:
-            yield
-        finally:
-            for logger, (level, propagate) in zip(loggers, before, strict=True):
-                logger.removeHandler(self)
-                logger.setLevel(level)
-                logger.propagate = propagate
-
-
 class Capture:
     """One program, compiled call by call; ``finish()`` gives the dynamo form.
 
@@ -228,7 +202,7 @@ class Capture:
         self._main = entry_function(program)
         self._package = _Package(self._main, spec.fn, self._guards, self._graphs)
         self.compiled: Callable[..., Any] = torch._dynamo.optimize(
-            backend=self._options.backend_object(),
+            backend=self._graphs.recording(spec.backend, self._options.backend_object()),
             nopython=spec.fullgraph,
             dynamic=spec.dynamic,
             guard_filter_fn=self._guards,
@@ -267,7 +241,7 @@ class Capture:
             self._kernels.listening(),
             self._package.triton.listening(),
             inductor_config.patch(triton_kernels.settings()),
-            _BypassLog().listening(),
+            BypassLog().listening(),
         ):
             yield
 
@@ -324,24 +298,21 @@ class Capture:
         """How many graphs were compiled."""
         return self._package.image.graph_count()
 
-    def _backends(self, refusals: list[str]) -> dict[str, bytes]:
-        pickled = {}
-        for variants in self._package.variants.values():
-            for backend in (name for variant in variants for name in variant.backends):
-                artifact = PrecompileContext.serialize_artifact_by_key(backend)
-                if artifact is None:
-                    refusals.append(self._why_no_artifact())
-                    continue
-                try:
-                    pickled[backend] = pickle.dumps(artifact, protocol=pickle.HIGHEST_PROTOCOL)
-                except Exception as error:
-                    refusals.append(f"a compiled graph does not pickle ({error})")
-        return pickled
-
-    def _why_no_artifact(self) -> str:
-        if self._spec.backend != "inductor":
-            return f"backend {self._spec.backend!r} makes no artifact that can be stored"
-        return _BypassLog.last or "torch kept no artifact of a compiled graph"
+    def _backends(self, refusals: list[str]) -> dict[str, StoredCode]:
+        stored: dict[str, StoredCode] = {}
+        for name in dict.fromkeys(
+            name
+            for variants in self._package.variants.values()
+            for variant in variants
+            for name in variant.backends
+        ):
+            try:
+                kind = of_backend(self._spec.backend)
+                made = Made(name, self._spec.backend, *self._package.made[name])
+                stored[name] = StoredCode(kind.name, kind.write(kind.prepare(made)))
+            except RefusedError as error:
+                refusals.append(error.message)
+        return stored
 
     def _record(self, code: types.CodeType, entry: Any) -> CodeRecord:
         return CodeRecord(

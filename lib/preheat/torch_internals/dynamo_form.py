@@ -41,6 +41,7 @@ def install_dynamo_form(
     ``CorruptedError`` for objects that do not belong together.
     """
     torch_version()
+    from preheat.image.programs import device_index
     from preheat.torch_internals.dispatch import dispatching
     from preheat.torch_internals.install import install
     from preheat.torch_internals.kernels import KernelLoader
@@ -60,7 +61,11 @@ def install_dynamo_form(
     loader = KernelLoader(opener.open, kernels)
     program = callable_with_code(fn)
     installed = install(
-        hashlib.sha256(data).hexdigest(), payload, entry_function(program), loader.answering
+        hashlib.sha256(data).hexdigest(),
+        payload,
+        entry_function(program),
+        loader.answering,
+        device_index(fn),
     )
 
     def ask(code: types.CodeType, why: str) -> str:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from preheat.errors import RefusedError
 from preheat.image.surroundings import MutationRule, OutputRule, Surroundings
 from preheat.image.values import UnportableError
+from preheat.kinds.interface import Made
+from preheat.kinds.registry import is_custom, of_backend
 from preheat.torch_internals.patching import replaced
+from preheat.torch_internals.traced_source import write_traced
 from preheat.torch_internals.training import training_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from preheat.image.surroundings import Training
+    from preheat.torch_internals.traced_source import TracedSource
 
 
 @dataclasses.dataclass
@@ -36,10 +41,41 @@ class CompiledGraph:
 
 
 @dataclasses.dataclass
+class TracedGraph:
+    """One graph that was traced and not compiled."""
+
+    kind: str
+    backward: bool
+    source: TracedSource
+    frozen: bool = False
+
+    @property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        return self.source.constants
+
+
+@dataclasses.dataclass
+class CustomGraph:
+    """One graph of a backend that another distribution brings: ``data`` is what it was serialized to."""
+
+    kind: str
+    data: bytes
+    backward: bool = False
+    frozen: bool = False
+
+    @property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+
+AnyGraph: TypeAlias = CompiledGraph | TracedGraph | CustomGraph
+
+
+@dataclasses.dataclass
 class BackendCall:
     """Everything that one call of the backend made."""
 
-    graphs: list[CompiledGraph] = dataclasses.field(default_factory=list)
+    graphs: list[AnyGraph] = dataclasses.field(default_factory=list)
     surroundings: list[Surroundings] = dataclasses.field(default_factory=list)
     training: Training | None = None
     arguments: tuple[int, ...] = ()
@@ -49,11 +85,13 @@ class BackendCall:
 class GraphRecorder:
     """Records what the backend makes while it listens; ``take`` hands over the last call's.
 
-    ``installed``: the globals that Dynamo gave to user modules for its bytecode and guards.
+    ``installed``: the globals that Dynamo gave to user modules for its bytecode and guards. ``inputs``: where
+    the last traced graph takes its inputs from, each with its value.
     """
 
     def __init__(self) -> None:
         self.installed: dict[str, Any] = {}
+        self.inputs: list[tuple[str, Any]] = []
         self._open: list[BackendCall] = []
         self._last: BackendCall | None = None
 
@@ -61,6 +99,62 @@ class GraphRecorder:
         """The parts of the backend call that ended last; None when there was none since."""
         last, self._last = self._last, None
         return last
+
+    def recording(self, backend: str, original: Any) -> Any:
+        """The backend to compile with. Inductor is listened to; the others are called from here."""
+        if backend == "eager":
+            return self._eager
+        if backend == "aot_eager":
+            return self._aot_eager
+        return self._custom(backend, original) if is_custom(backend) else original
+
+    def _eager(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        """What torch's backend of this name does, with a record of the graph."""
+        self._last = BackendCall(surroundings=[Surroundings()])
+        self._traced(self._last, "eager", graph, backward=False)
+        self.inputs = list(_inputs(graph))
+        return graph.forward
+
+    def _aot_eager(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        from torch._dynamo.backends.debugging import aot_eager, boxed_nop
+
+        call = BackendCall()
+        self._open.append(call)
+
+        def compiler(backward: bool) -> Callable[[Any, Any], Any]:
+            def compile_graph(traced: Any, example_inputs: Any) -> Any:
+                run = boxed_nop(traced, example_inputs)
+                self._traced(call, "aot_eager", traced, backward)
+                return run
+
+            return compile_graph
+
+        try:
+            return aot_eager(graph, inputs, fw_compiler=compiler(False), bw_compiler=compiler(True))
+        finally:
+            self._last = self._open.pop()
+
+    def _custom(self, name: str, original: Any) -> Any:
+        run = torch._dynamo.lookup_backend(name) if isinstance(original, str) else original
+        kind = of_backend(name)
+
+        def backend(graph: Any, inputs: Any) -> Any:
+            compiled = run(graph, inputs)
+            call = self._last = BackendCall(surroundings=[Surroundings()])
+            try:
+                made = Made(name, name, call, compiled)
+                call.graphs.append(CustomGraph(kind.name, kind.write(kind.prepare(made))))
+            except RefusedError as error:
+                call.refusals.append(error.message)
+            return compiled
+
+        return backend
+
+    def _traced(self, call: BackendCall, kind: str, graph: Any, backward: bool) -> None:
+        try:
+            call.graphs.append(TracedGraph(kind, backward, write_traced(graph)))
+        except UnportableError as error:
+            call.refusals.append(str(error))
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -186,6 +280,19 @@ class GraphRecorder:
             return original(wrapper, compiled, config, runtime_metadata=runtime_metadata)
 
         return post_compile
+
+
+def _inputs(graph: Any) -> Iterator[tuple[str, Any]]:
+    for node in graph.graph.find_nodes(op="placeholder"):
+        given = node.meta.get("grapharg")
+        if given is not None:
+            yield _name_of(given.source), given.example
+
+
+def _name_of(source: Any) -> str:
+    # A method up to torch 2.11, a property later.
+    name = source.name
+    return str(name() if callable(name) else name)
 
 
 def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:

@@ -12,24 +12,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from preheat.image.surroundings import Surroundings, Training
-    from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
+    from preheat.torch_internals.graph_capture import AnyGraph, BackendCall
 
 
 def check_complete(call: BackendCall) -> None:
     """Raises ``UnportableError`` unless the call left one forward graph and what belongs to it."""
     backward = [graph for graph in call.graphs if graph.backward]
+    if call.refusals:
+        raise UnportableError("; ".join(dict.fromkeys(call.refusals)))
     if len(call.graphs) - len(backward) != 1 or len(call.surroundings) != 1:
-        raise UnportableError("a graph was not compiled by inductor as a whole")
+        raise UnportableError("a graph was not compiled as a whole")
     if len(backward) != (call.training is not None):
         raise UnportableError("it is trained, and its backward pass cannot be compiled ahead")
 
 
-def forward(call: BackendCall) -> CompiledGraph:
+def forward(call: BackendCall) -> AnyGraph:
     """The graph that bytecode calls."""
     return next(graph for graph in call.graphs if not graph.backward)
 
 
-def backwards(calls: Sequence[BackendCall]) -> Iterator[CompiledGraph]:
+def backwards(calls: Sequence[BackendCall]) -> Iterator[AnyGraph]:
     """The backward graphs, in the order of their calls."""
     return (graph for call in calls for graph in call.graphs if graph.backward)
 

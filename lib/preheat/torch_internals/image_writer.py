@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from preheat.errors import RefusedError
 from preheat.image import format as image_format
 from preheat.image.codes import entry_code
 from preheat.image.constants import write_constants
@@ -39,8 +40,10 @@ from preheat.image.values import UnportableError, encode, encode_code
 from preheat.image.weights import record_weights
 from preheat.torch_internals import wrapper_source
 from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
+from preheat.torch_internals.graph_capture import CompiledGraph
 from preheat.torch_internals.graph_parts import backwards, check_complete, forward, joined
 from preheat.torch_internals.guard_steps import about_compiler, pruned
+from preheat.torch_internals.traced_writer import traced_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from preheat.image.call_checks import Check
     from preheat.image.format import Modes
     from preheat.image.surroundings import Training
-    from preheat.torch_internals.graph_capture import BackendCall, CompiledGraph
+    from preheat.torch_internals.graph_capture import AnyGraph, BackendCall
     from preheat.torch_internals.guard_tree import GuardTree
     from preheat.torch_internals.payload import CodeRecord
     from preheat.torch_internals.triton_kernels import TritonRecorder
@@ -79,11 +82,15 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class WrittenImage:
-    """``objects``: content by name. ``refusals``: why there is no image; then there are no objects."""
+    """``objects``: content by name. ``code``: the kinds of compiled code in it.
+
+    ``refusals``: why there is no image; then there are no objects.
+    """
 
     objects: dict[str, bytes]
     kernels: tuple[str, ...]
     refusals: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
 
 
 class ImageWriter:
@@ -95,6 +102,7 @@ class ImageWriter:
         self._frames: dict[types.CodeType, list[Frame]] = {}
         self._machine_code: dict[str, bytes] = {}
         self._calls: dict[str, BackendCall | None] = {}
+        self.library = b""
 
     def add_graph(self, name: str, call: BackendCall | None) -> None:
         """The graph that compiled bytecode calls by this name."""
@@ -103,6 +111,17 @@ class ImageWriter:
     def add_frame(self, original: types.CodeType, frame: Frame) -> None:
         """A compiled version of a code object."""
         self._frames.setdefault(original, []).append(frame)
+
+    def only_frame(self) -> str:
+        """The name of the graph of a program that is one graph. Raises ``RefusedError`` for another."""
+        frames = [frame for frames in self._frames.values() for frame in frames]
+        graphs = [name for frame in frames for name in frame.backends]
+        if len(frames) != 1 or len(graphs) != 1:
+            raise RefusedError(
+                f"the examples lead to {len(frames)} versions of the program with {len(graphs)} graphs, "
+                "and a library is one graph: declare what varies in dynamic_shapes"
+            )
+        return graphs[0]
 
     def graph_count(self) -> int:
         """How many graphs the frames call."""
@@ -141,7 +160,8 @@ class ImageWriter:
             for frame in self._frames.get(code, ()):
                 if frame.tree.refusals:
                     raise UnportableError("; ".join(dict.fromkeys(frame.tree.refusals)))
-        calls = [self._call(name) for name in self._graph_names(ordered)]
+        # A library runs instead of what was only traced for its guards.
+        calls = [] if self.library else [self._call(name) for name in self._graph_names(ordered)]
         graphs = [*(forward(call) for call in calls), *backwards(calls)]
         constants, tensors = write_constants([graph.constants for graph in graphs])
         paths = {path: digest for digest, path in kernels.items()}
@@ -165,13 +185,15 @@ class ImageWriter:
             graphs=tuple(written),
             globals=tuple(self._globals(ordered)),
             weights=self._weights() if any(graph.frozen for graph in graphs) else (),
+            library=self.library,
         )
         objects = {IMAGE_NAME: image_format.encode(image)}
         if constants:
             objects[CONSTANTS_NAME] = constants
         objects |= self._machine_code
         used = {kernel.object for graph in written for kernel in graph.kernels}
-        return WrittenImage(objects, tuple(sorted(used - set(objects))))
+        kinds = tuple(dict.fromkeys(graph.kind for graph in written))
+        return WrittenImage(objects, tuple(sorted(used - set(objects))), code=kinds)
 
     def _weights(self) -> tuple[image_format.Weight, ...]:
         if not isinstance(self._target, torch.nn.Module):
@@ -189,20 +211,20 @@ class ImageWriter:
     def _call(self, name: str) -> BackendCall:
         call = self._calls.get(name)
         if call is None:
-            raise UnportableError("a graph was compiled by another backend than inductor")
-        if call.refusals:
-            raise UnportableError("; ".join(dict.fromkeys(call.refusals)))
+            raise UnportableError("a graph was compiled by a backend that makes no image")
         check_complete(call)
         return call
 
     def _graph(
         self,
-        graph: CompiledGraph,
+        graph: AnyGraph,
         surroundings: Surroundings,
         training: Training | None,
         constants: tuple[image_format.ConstantTensor, ...],
         paths: Mapping[str, str],
     ) -> Graph:
+        if not isinstance(graph, CompiledGraph):
+            return traced_graph(graph, surroundings, training, constants)
         if graph.torchbind:
             raise UnportableError("a graph holds a TorchBind object")
         if len(graph.devices) > 1:
@@ -266,7 +288,9 @@ class ImageWriter:
         )
 
     def _globals(self, units: Sequence[tuple[types.CodeType, CodeRecord]]) -> Iterator[Global]:
-        graphs = {name: index for index, name in enumerate(self._graph_names(units))}
+        names = self._graph_names(units)
+        graphs = {name: index for index, name in enumerate(names)}
+        skipped = frozenset(names if self.library else ())
         resumes = {
             name: index
             for index, (_, record) in enumerate(units)
@@ -279,7 +303,7 @@ class ImageWriter:
             for parts in self._frames.get(code, ()):
                 for name in _looked_up(parts):
                     known = name in parts.installed or name in modules or name.startswith(_IMPORTED)
-                    if (record.module, name) in seen or not known:
+                    if (record.module, name) in seen or not known or name in skipped:
                         continue
                     seen.add((record.module, name))
                     value = parts.installed.get(name, parts.scope.get(name))

@@ -23,13 +23,14 @@ from preheat.image.checking import describe
 from preheat.image.modes import entered
 from preheat.image.nested import find_code
 from preheat.image.values import import_module, import_object, other_code
+from preheat.kinds.interface import Place
+from preheat.kinds.registry import find as find_kind
 from preheat.sources.digest import code_digest
 from preheat.torch_internals.constants import live
 from preheat.torch_internals.guard_states import loading_guards
 from preheat.torch_internals.guards import evaluate, guard_helpers
 from preheat.torch_internals.installed import Installed, find, lock
 from preheat.torch_internals.payload import OF_NO_MODULE
-from preheat.torch_internals.wrappers import executing_in_memory
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from preheat.image.call_checks import Check
-    from preheat.torch_internals.payload import CodeRecord, Payload, Variant
+    from preheat.torch_internals.payload import CodeRecord, Payload, StoredCode, Variant
 
 _call_checks: weakref.WeakKeyDictionary[Any, CallChecks] = weakref.WeakKeyDictionary()
 
@@ -47,12 +48,13 @@ def install(
     payload: Payload,
     main: types.FunctionType,
     answering: Callable[[], AbstractContextManager[None]],
+    device: int = 0,
 ) -> Installed:
     """Install every variant for ``main``, the live entry function.
 
     ``digest`` names the payload: one that is installed on the same code already is shared.
     ``answering()`` is a context that is entered while compiled graphs are restored, so that their
-    kernels come from the package.
+    kernels come from the package. ``device`` is the number of the GPU that the program is on.
 
     Raises ``IncompatibleError`` when the live code is not the code that was built; then nothing is
     installed. Nested and resume functions come before what calls them, so that a call in another
@@ -71,7 +73,7 @@ def install(
         with answering():
             for record, code, scope in [*prepared[1:], prepared[0]]:
                 for variant in record.variants:
-                    _restore(payload, variant, code, scope, known, installed)
+                    _restore(payload, variant, code, scope, known, installed, device)
         if not installed.entries:
             raise IncompatibleError(reasons=installed.skipped_variants)
         installed.publish()
@@ -138,6 +140,7 @@ def _restore(
     scope: dict[str, Any],
     known: Mapping[types.CodeType, types.CodeType],
     installed: Installed,
+    device: int,
 ) -> None:
     """Restore one variant's graphs and guards, under the modes it was compiled in.
 
@@ -152,7 +155,7 @@ def _restore(
             return
         for name in variant.backends:
             if not installed.has_global(scope, name):
-                restored = _restore_backend(payload, payload.backends[name])
+                restored = _restore_backend(payload, payload.backends[name], device, installed)
                 installed.set_global(scope, name, restored)
         # torch leaves out guards on hooks by default.
         with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
@@ -180,13 +183,13 @@ def _guards_state(pickled: bytes) -> Any:
         return pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
 
 
-def _restore_backend(payload: Payload, pickled: bytes) -> Any:
-    import torch._inductor.config as inductor_config
-
-    artifact = pickle.loads(pickled)  # noqa: S301  verified bytes of a trusted store
-    config = payload.options.inductor_settings()
-    with inductor_config.patch(config), executing_in_memory():
-        return torch._dynamo.disable(artifact.after_deserialization())
+def _restore_backend(
+    payload: Payload, stored: StoredCode, device: int, installed: Installed
+) -> Any:
+    code = find_kind(stored.kind).load(stored.data, Place(payload.options, device))
+    code.post_load()
+    installed.codes.append(code)
+    return torch._dynamo.disable(code.__call__)
 
 
 def _provide_builtins(output_graph: Any, scope: dict[str, Any]) -> None:

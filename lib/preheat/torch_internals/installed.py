@@ -15,6 +15,7 @@ from preheat.image.call_checks import guard_text
 if TYPE_CHECKING:
     import types
 
+    from preheat.kinds.interface import Code
     from preheat.verdict import Reason
 
 lock = threading.RLock()
@@ -45,6 +46,7 @@ class Installed:
     resumes: list[tuple[dict[str, Any], str, Any]] = dataclasses.field(default_factory=list)
     left_to_python: set[types.CodeType] = dataclasses.field(default_factory=set)
     skipped_variants: list[Reason] = dataclasses.field(default_factory=list)
+    codes: list[Code] = dataclasses.field(default_factory=list)
     switch: Switch = dataclasses.field(default_factory=Switch)
 
     def set_global(self, scope: dict[str, Any], name: str, value: Any) -> None:
@@ -90,6 +92,9 @@ class Installed:
             if _installed.get(self.key) is self:
                 del _installed[self.key]
             self.entries.clear()
+            for code in self.codes:
+                code.release()
+            self.codes.clear()
 
 
 _installed: dict[tuple[str, int], Installed] = {}

@@ -61,17 +61,25 @@ class CodeRecord:
 
 
 @dataclasses.dataclass(frozen=True)
+class StoredCode:
+    """The compiled code of one graph: ``data`` is what its kind (``preheat.kinds``) wrote."""
+
+    kind: str
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True)
 class Payload:
     """The dynamo form of one package. ``codes[0]`` is the target's own code object.
 
-    ``backends`` maps the global names that compiled bytecode calls to torch's pickled artifacts.
+    ``backends`` maps the global names that compiled bytecode calls to the code of the graphs.
     ``options`` are what it was compiled with.
     """
 
     format: int
     torch: str
     codes: tuple[CodeRecord, ...]
-    backends: dict[str, bytes]
+    backends: dict[str, StoredCode]
     options: CompileOptions
 
 
