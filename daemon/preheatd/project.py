@@ -133,13 +133,16 @@ class Project:
                     self._point_to(manifest)
                     return manifest
             except StoreError:
-                continue  # it was collected or damaged; a build makes another
+                continue  # it was collected or damaged meanwhile; a build makes another
         return None
 
     def _published_before(self, wanted: Iterable[Digest]) -> Iterator[Manifest]:
         for digest in wanted:
-            with contextlib.suppress(StoreError):
-                yield self.store.read_manifest(digest)
+            try:
+                manifest = self.store.read_manifest(digest)
+            except StoreError:
+                continue  # it was collected or damaged
+            yield manifest
 
     def _point_to(self, manifest: Manifest) -> None:
         ref = self.store.publish(manifest)

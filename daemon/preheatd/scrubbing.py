@@ -18,7 +18,7 @@ from preheatd import events
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from preheatd.inventory import Survey
@@ -72,11 +72,13 @@ class Scrubber:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            for path, target in list(self._wanted.items()):
-                if not self._is_due(path):
-                    continue
+            for path, target in await asyncio.to_thread(self._due, dict(self._wanted)):
                 await asyncio.sleep(PAUSE_SECONDS)
-                if await asyncio.to_thread(self._read_one, path, target):
+                taken = await asyncio.to_thread(self._read_one, path)
+                if taken:
+                    self._emit(
+                        events.Event(action=events.PACKAGE_DAMAGED, target=target, detail=taken)
+                    )
                     self._found()
                     break  # the plan that follows says what is in use then
 
@@ -88,29 +90,27 @@ class Scrubber:
                 for needed in manifest.code_objects():
                     yield layout.object(needed.sha256), decision.target
 
-    def _is_due(self, path: Path) -> bool:
-        entry = self._recovery.inspector.entry(path)
-        if entry is None:
-            return False
-        identity, now = _identity(entry.status), self._monotonic()
-        return is_due(self._read.get(path), identity, now, self._again_seconds)
+    def _due(self, wanted: Mapping[Path, str]) -> list[tuple[Path, str]]:
+        now = self._monotonic()
+        return [
+            (path, target)
+            for path, target in wanted.items()
+            if (entry := self._recovery.inspector.entry(path)) is not None
+            and is_due(self._read.get(path), _identity(entry.status), now, self._again_seconds)
+        ]
 
-    def _read_one(self, path: Path, target: str) -> bool:
-        """Read a file. Whether it was taken out of use."""
+    def _read_one(self, path: Path) -> str:
+        """Read a file. What was wrong and where it is now, if it was taken out of use."""
         entry = self._recovery.inspector.entry(path)
         if entry is None:
-            return False
+            return ""
         self._read[path] = _identity(entry.status), self._monotonic()
         try:
             found = self._recovery.about(path)
             moved = found and self._recovery.mender.quarantine_object(path, found[0])
         except (PreheatError, OSError):
-            return False  # the store's troubles are the plan's to tell
-        if not moved:
-            return False
-        detail = f"{found[0].place} {found[0].detail}; {moved}"
-        self._emit(events.Event(action=events.PACKAGE_DAMAGED, target=target, detail=detail))
-        return True
+            return ""  # the store's troubles are the plan's to tell
+        return f"{found[0].place} {found[0].detail}; {moved}" if moved else ""
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import threading
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -394,17 +395,18 @@ def test_a_repair_that_goes_wrong_at_any_call_harms_nothing(
     tmp_path: Path, instead: Callable[[str], None], once: bool
 ) -> None:
     """The old package is what a reader gets before and after, and the next repair succeeds."""
+    broken = opened(tmp_path / "before" / "store")
+    for content in (OLD, NEW):
+        broken.put_object(content)
+    broken.publish(proven(OLD))
+    overwrite(new_object(broken), b"")
+    damaged_holder(broken)
+    broken.layout.cachedir_tag.unlink()
     number, reached = 0, True
     while reached:
         number += 1
         root = tmp_path / str(number) / "store"
-        broken = opened(root)
-        for content in (OLD, NEW):
-            broken.put_object(content)
-        broken.publish(proven(OLD))
-        overwrite(new_object(broken), b"")
-        damaged_holder(broken)
-        broken.layout.cachedir_tag.unlink()
+        shutil.copytree(tmp_path / "before", root.parent)
         files = FailingFiles(number, instead, once=once)
         with contextlib.suppress(PreheatError, Killed):
             checking_of(root, None, files).run(repair=True)
@@ -412,10 +414,11 @@ def test_a_repair_that_goes_wrong_at_any_call_harms_nothing(
         package = DiskStore(root, files=QuickFiles()).read_package("model", ENVIRONMENT)
         assert package is not None
         assert package[1] == proven(OLD)
-        assert check(broken, repair=True).exit_code == 0
-        broken = opened(root)
-        broken.sweep_temporary()
-        assert list(broken.layout.temporary.iterdir()) == []
+        after = opened(root)
+        assert check(after, repair=True).exit_code == 0
+        after.sweep_temporary()
+        assert list(after.layout.temporary.iterdir()) == []
+        shutil.rmtree(root.parent)
     assert number > 50
 
 

@@ -174,14 +174,15 @@ def _about_package(
     else:
         lost = [one for one in package.manifest.objects() if sizes.get(one.sha256) != one.size]
         if lost:
-            detail = f"the source text {lost[0].name} is not there whole: only `explain` misses it"
+            detail = f"names a package whose source text {lost[0].name} is not there whole: only "
+            detail += "`explain` misses it"
             yield _finding(facts, "text_missing", path, detail, level="note")
         return
     yield Finding(
         kind=kind,
         level=level,
         place=_place(facts, path),
-        detail=detail,
+        detail=f"names a package that no worker here can load: {detail}",
         fix=_FIX[repair],
         repair=repair,
         target=ref.target,
@@ -226,7 +227,7 @@ def _about_orphans(
     orphans = sizes.keys() - referenced(facts, packages)
     if orphans:
         total = sum(sizes[digest] for digest in orphans)
-        detail = f"{len(orphans)} objects ({total} bytes) belong to no published package"
+        detail = f"holds {len(orphans)} objects ({total} bytes) that belong to no published package"
         yield _finding(facts, "orphans", facts.layout.objects, detail, level="note")
     for fact in facts.objects:
         if not about_object(facts, fact) and (found := mode_finding(facts, fact)):
