@@ -17,7 +17,7 @@ from preheat.store.collection import Limits, Rules
 from preheat.store.files import Files
 from preheat.store.gathering import NO_LOCKS_NOTE, KeptWarm, newest
 from preheat.store.leases import MARK_SECONDS, read_leased
-from preheat.store.turns import collectors_turn, writers_turn
+from preheat.store.turns import collectors_turn, open_lock, writers_turn
 from support.collecting import (
     Clock,
     check_whole,
@@ -401,6 +401,21 @@ def test_a_second_collector_says_so(store: DiskStore) -> None:
         later_store(root_of(store)).collector().plan(NOTHING)  # looking is always possible
     finally:
         files.close(descriptor)
+
+
+@pytest.mark.parametrize("name", ["collector.lock", "turns.lock"])
+def test_locks_belong_to_the_writers_alone(store: DiskStore, name: str) -> None:
+    """An account that may only read must not be able to hold up publications."""
+    path = store.layout.locks / name
+    owner = 12345 if os.geteuid() == 0 else os.geteuid()
+    path.unlink(missing_ok=True)
+    if os.geteuid() == 0:
+        os.chown(store.layout.locks, owner, owner)
+    descriptor = open_lock(Files(), path)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_uid == owner
 
 
 def test_there_must_be_a_store(tmp_path: Path) -> None:
