@@ -6,19 +6,23 @@ import collections
 import os
 import threading
 import time
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from preheat import worker
 from preheat.errors import BusyError, CorruptedError, StoreError
+from preheat.loaded import LoadReport
 from preheat.manifest import encode, sha256
 from preheat.store import DiskStore
 from preheat.store.collection import Limits, Rules
 from preheat.store.files import Files
 from preheat.store.gathering import NO_LOCKS_NOTE, KeptWarm, newest
 from preheat.store.leases import MARK_SECONDS, read_leased
-from preheat.store.turns import collectors_turn, writers_turn
+from preheat.store.turns import collectors_turn, open_lock, writers_turn
+from preheat.verdict import Verdict
 from support.collecting import (
     Clock,
     check_whole,
@@ -155,6 +159,24 @@ def test_many_loads_of_a_package_share_one_descriptor(store: DiskStore) -> None:
     assert first is not None
     first.release()
     first.release()
+
+
+def test_a_package_that_a_worker_takes_away_gives_its_lease_back(store: DiskStore) -> None:
+    ref = put_package(store, b"one")
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    loaded = types.SimpleNamespace(call=fails, uninstall=lambda: None)
+    request = worker._Request("model", lambda x: x + 1, None, "eager", None, False)
+    report = LoadReport("model", Verdict.FRESH, "lean")
+    leases = [store.lease(ref.manifest)]
+    manifest = store.read_manifest(ref.manifest)
+    runner = worker._runner(request, manifest, report, loaded, leases.pop())
+    assert later_store(root_of(store)).collector().plan(NOTHING).leases == 1
+    with pytest.warns(match="runs without compilation"):
+        assert runner.run(1) == 2
+    assert later_store(root_of(store)).collector().plan(NOTHING).leases == 0
 
 
 def test_a_lease_is_of_the_file_and_not_of_its_name(store: DiskStore) -> None:
@@ -402,6 +424,21 @@ def test_a_second_collector_says_so(store: DiskStore) -> None:
         later_store(root_of(store)).collector().plan(NOTHING)  # looking is always possible
     finally:
         files.close(descriptor)
+
+
+@pytest.mark.parametrize("name", ["collector.lock", "turns.lock"])
+def test_locks_belong_to_the_writers_alone(store: DiskStore, name: str) -> None:
+    """An account that may only read must not be able to hold up publications."""
+    path = store.layout.locks / name
+    owner = 12345 if os.geteuid() == 0 else os.geteuid()
+    path.unlink(missing_ok=True)
+    if os.geteuid() == 0:
+        os.chown(store.layout.locks, owner, owner)
+    descriptor = open_lock(Files(), path)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_uid == owner
 
 
 def test_there_must_be_a_store(tmp_path: Path) -> None:

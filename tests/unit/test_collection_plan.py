@@ -169,6 +169,14 @@ def test_what_stays_over_its_limit_says_why() -> None:
     )
 
 
+def test_objects_that_no_package_names_yet_are_a_reason_too() -> None:
+    made = plan([], Rules(store=Limits(max_bytes=0)), orphans=("new",), young=("new",))
+    assert str(made.shortfalls[0]) == (
+        "The store keeps 100 B, and its limit is 0 B. "
+        "Objects (100 B): no package names them yet, and they are younger than the grace."
+    )
+
+
 def test_an_object_that_was_touched_a_moment_ago_outlives_its_package() -> None:
     made = plan([package("a", "x", "y")], Rules(store=Limits(max_bytes=0)), young=("x",))
     assert made.deletions[0].objects == ("y",)
@@ -288,6 +296,11 @@ def test_limits_are_met_or_it_is_said_why_not(contents: Contents, rules: Rules) 
         size = sum(left[name].size for name in names)
         limit = rules.target.max_bytes
         assert limit is None or size <= limit or ("target_size", target) in short
+    for one in made.shortfalls:
+        over = one.remaining - one.allowed
+        assert over > 0
+        if one.limit.endswith("_size"):  # what is said to be kept explains all that remains
+            assert sum(held.bytes for held in one.held) >= one.remaining
     # Whoever falls short has let everything go that may go.
     kept = [one for one in contents.packages if one.manifest in left]
     if any(one.target is None for one in made.shortfalls):

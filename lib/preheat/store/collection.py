@@ -44,12 +44,14 @@ LEASED: Final = "leased"
 GRACE: Final = "grace"
 KEPT_WARM: Final = "kept_warm"
 UNREADABLE: Final = "unreadable"
+UNPUBLISHED: Final = "unpublished"  # of objects that no package names yet
 Hold = Literal["leased", "grace", "kept_warm", "unreadable"]
 _HELD_TEXT: Final[dict[str, str]] = {
     LEASED: "a process has it loaded",
     GRACE: "it is younger than the grace",
     KEPT_WARM: "this configuration keeps it warm",
-    UNREADABLE: "a ref that cannot be read names it",
+    UNREADABLE: "a ref of its target cannot be read",
+    UNPUBLISHED: "no package names them yet, and they are younger than the grace",
 }
 
 
@@ -141,7 +143,10 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """So many packages, with so many bytes, that one reason keeps. Shared objects count for each."""
+    """So many packages, with so many bytes, that one reason keeps. Shared objects count for each.
+
+    ``unpublished`` is the reason of objects without a package.
+    """
 
     reason: str
     packages: int
@@ -168,7 +173,8 @@ class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
         text = f"{what} keeps {over}, and its limit is {limit}."
         for one in self.held:
             because = _HELD_TEXT.get(one.reason, one.reason)
-            text += f" {_count(one.packages, 'package')} ({amount(one.bytes)}): {because}."
+            which = "Objects" if one.reason == UNPUBLISHED else _count(one.packages, "package")
+            text += f" {which} ({amount(one.bytes)}): {because}."
         return text
 
 
@@ -367,9 +373,11 @@ class _Planning:
                 reason = self._hold(one) or GRACE
                 counts[reason] += 1
                 sizes[reason] += self._size(self._names[one.manifest])
+        if limit.target is None and (young := self._size(self._unpublished())):
+            sizes[UNPUBLISHED] = young
         held = tuple(
             Held(reason=reason, packages=counts[reason], bytes=sizes[reason])
-            for reason in sorted(counts)
+            for reason in sorted(sizes)
         )
         self._shortfalls.append(
             Shortfall(
@@ -380,6 +388,12 @@ class _Planning:
                 held=held,
             )
         )
+
+    def _unpublished(self) -> Iterator[Digest]:
+        """Objects that no package names any more or yet, and that are too young to go."""
+        for digest, one in self._contents.objects.items():
+            if digest not in self._all.named and self._is_young(one):
+                yield digest
 
     def _delete_orphan(self, digest: Digest) -> None:
         one = self._contents.objects[digest]

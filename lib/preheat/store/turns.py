@@ -12,7 +12,7 @@ grace, and a window of microseconds in which somebody would have to touch what i
 from __future__ import annotations
 
 import contextlib
-import errno
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -89,18 +89,19 @@ def _turn(
 
 
 def open_lock(files: Files, path: Path) -> int | None:
-    """A descriptor to lock; None where there can be none."""
+    """A descriptor to lock; None where there can be none.
+
+    The file is the writers' alone: whoever could open it could lock it, and hold them up.
+    """
     try:
-        return files.open_lock(path)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EROFS):
-            return None
-    try:
-        return files.open_for_reading(
-            path
-        )  # another trusted account's: reading is enough for flock
+        descriptor = files.open_lock(path)
     except OSError:
         return None
+    with contextlib.suppress(OSError):
+        owner = files.lstat(path.parent)
+        if os.geteuid() == 0 and owner.st_uid != files.fstat(descriptor).st_uid:
+            files.fchown(descriptor, owner.st_uid, owner.st_gid)  # root was here before the owner
+    return descriptor
 
 
 def _try(files: Files, descriptor: int, *, exclusive: bool) -> bool:
