@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu bench-freshness bench-daemon table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-gpu fuzz bench-freshness bench-daemon table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -24,6 +24,12 @@ test-unit: $(VENV)/installed-tests
 # By hand, on a machine with a GPU and its own torch: PYTHON is used as it is.
 test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
+
+# What is read from elsewhere, fuzzed for longer than CI does. With atheris installed: see tests/fault/fuzz.py.
+PREHEAT_FUZZ_EXAMPLES ?= 20000
+
+fuzz: $(VENV)/installed-tests
+	PREHEAT_FUZZ_EXAMPLES=$(PREHEAT_FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fault/test_fuzz.py --timeout=0
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests
