@@ -25,7 +25,7 @@ test-unit: $(VENV)/installed-tests
 test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
 
-# What is read from elsewhere, fuzzed for longer than CI does. With atheris installed: see tests/fault/fuzz.py.
+# What is read from elsewhere, fuzzed for longer than CI does. With atheris installed: see tests/fault/fuzz_guided.py.
 PREHEAT_FUZZ_EXAMPLES ?= 20000
 
 fuzz: $(VENV)/installed-tests

@@ -1,15 +1,12 @@
 """What is fuzzed: for each kind of input one function that takes any bytes and lets only surprises out.
 
-With hypothesis in ``test_fuzz.py``. With atheris, where it is installed, guided by coverage::
-
-    cd tests && python -m fault.fuzz NAME [-max_total_time=600] [CORPUS ...]
+Used with hypothesis in ``test_fuzz.py``, and with atheris in ``fuzz_guided.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,20 +183,3 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], bytes]] = {
     ),
     "records": (records_of_the_daemon, b'{"target": "t", "environment": "", "kind": "k"}'),
 }
-
-
-def main() -> None:
-    """Hand one target to atheris, which does not return."""
-    import atheris
-
-    look, good = TARGETS[sys.argv.pop(1)]
-    with tempfile.TemporaryDirectory() as corpus:
-        Path(corpus, "good").write_bytes(good)
-        look(good)
-        atheris.instrument_all()
-        atheris.Setup([*sys.argv, corpus], look)
-        atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,14 @@
-"""What ``preheat doctor`` says about keys."""
+"""What ``preheat doctor`` says about keys, and what builds learn of them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from preheatd.config import Target
 from preheatd.findings import keys
+from preheatd.surroundings import target_environment
 
 OWN, OTHER = "a" * 32, "b" * 32
 
@@ -24,3 +28,14 @@ def test_keys(trusted: list[str], own: str | None, inside: bool, level: str, wor
     assert found.level == level
     assert words in found.detail
     assert bool(found.fix) == (level == "problem")
+
+
+def test_builds_are_not_told_where_the_private_key_is() -> None:
+    environ = {
+        "PREHEAT_SIGNING_KEY": "/key",
+        "CREDENTIALS_DIRECTORY": "/run/credentials/preheatd",
+        "PREHEAT_TRUSTED_KEYS": "/keys",
+    }
+    target = Target(name="t", factory="a:f", python="python", cwd=Path("/"))
+    found = target_environment(environ, target, Path("/project"))
+    assert set(found) == {"PREHEAT_TRUSTED_KEYS", "PYTHONPATH"}

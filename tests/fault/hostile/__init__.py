@@ -107,8 +107,8 @@ def _image(body: bytes, length: int | None = None, number: int = IMAGE_FORMAT) -
 
 
 def _hostile_pickle() -> bytes:
-    # Executed by whoever unpickles it: pathlib.Path("hostile-code-ran").touch()
-    return b"cpathlib\nPath.touch\n(cpathlib\nPath\n(V" + MARK.encode() + b"\ntRtR."
+    # Executed by whoever unpickles it: os.mkdir("hostile-code-ran")
+    return b"cos\nmkdir\n(V" + MARK.encode() + b"\ntR."
 
 
 def _link(path: Path) -> None:
