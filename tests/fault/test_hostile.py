@@ -16,7 +16,7 @@ import pytest
 
 from fault.hostile import CONFIGURATIONS, KEY_FILES, MARK, REQUESTS, TABLE, Attacked, Row
 from preheat.store.keys import read_signer
-from preheat.store.signatures import new_key
+from preheatd import cli
 from support.control import ask, raw
 from support.project import Project, until
 
@@ -306,52 +306,85 @@ def test_the_hostile_pickle_would_have_run(tmp_path: Path) -> None:
     assert (tmp_path / MARK).exists()
 
 
-def test_keys_are_rotated_without_a_build(guarded: Guarded, tmp_path: Path) -> None:
+class Here:
+    """Commands in this process, in the project's directory: there are many, and each is quick."""
+
+    def __init__(self, project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+        self._patch = monkeypatch
+        self._capsys = capsys
+        monkeypatch.chdir(project.root)
+        secrets = {name: value for name, value in SECRETS.items() if name != "API_KEY"}
+        self.set(**project.environment, **secrets)
+
+    def set(self, **variables: str) -> None:
+        for name, value in variables.items():
+            self._patch.setenv(name, value)
+
+    def run(self, *words: str, expected: int = 0) -> str:
+        code = cli.run(words)
+        said: str = "".join(self._capsys.readouterr())
+        assert code == expected, said
+        return said
+
+
+def test_keys_are_rotated_without_a_build(
+    guarded: Guarded,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A new key signs what a trusted one has signed; then the old one goes."""
     project = guarded.project
+    here = Here(project, monkeypatch, capsys)
     store, trusted, new = tmp_path / "store", tmp_path / "trusted", tmp_path / "new"
     shutil.copytree(project.store_path, store)
     shutil.copy(guarded.trusted, trusted)
-    env = {
-        **{name: value for name, value in SECRETS.items() if name != "API_KEY"},
-        "PREHEAT_STORE": str(store),
-        "PREHEAT_TRUSTED_KEYS": str(trusted),
-        "PREHEAT_SIGNING_KEY": str(new),
-    }
-
-    def keys(*words: str, expected: int = 0) -> str:
-        done = project.preheat("keys", *words, env=env)
-        assert done.code == expected, done
-        return done.out + done.err
-
-    keys("new", str(new))
-    assert "is there already" in keys("new", str(new), expected=2)
+    here.set(
+        PREHEAT_STORE=str(store),
+        PREHEAT_TRUSTED_KEYS=str(trusted),
+        PREHEAT_SIGNING_KEY=str(new),
+    )
+    here.run("keys", "new", str(new))
+    assert "is there already" in here.run("keys", "new", str(new), expected=2)
     assert new.stat().st_mode & 0o777 == 0o600
-    assert "not in the file of trusted keys" in keys("list")
-    keys("trust", read_signer(new).public.line)
-    assert "was already" in keys("trust", read_signer(new).public.line)
-    assert "signed" in keys("resign")
-    assert "was signed already" in keys("resign")
+    assert "not in the file of trusted keys" in here.run("keys", "list")
+    here.run("keys", "trust", read_signer(new).public.line)
+    assert "was already" in here.run("keys", "trust", read_signer(new).public.line)
+    assert ": signed" in here.run("keys", "resign")
+    assert "was signed already" in here.run("keys", "resign")
     old = read_signer(project.root / "keys" / "signing_key").public.id
-    keys("remove", old)
-    assert "no keys" in keys("remove", old, expected=2)
-    assert project.preheat("plan", env=env).code == 0
-    # What nobody signed is not signed in passing.
-    (ref,) = project.refs("program")
+    here.run("keys", "remove", old)
+    assert "no keys" in here.run("keys", "remove", old, expected=2)
+    assert "FRESH" in here.run("plan")
+
+
+def test_what_nobody_signed_is_not_signed_in_passing(
+    guarded: Guarded,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    project = guarded.project
+    here = Here(project, monkeypatch, capsys)
+    store = tmp_path / "store"
+    shutil.copytree(project.store_path, store)
     attacked = Attacked(store)
     attacked.signatures_path.unlink()
-    assert "left out" in keys("resign", expected=5)
+    here.set(PREHEAT_STORE=str(store))
+    assert "left out" in here.run("keys", "resign", expected=5)
     assert not attacked.signatures_path.exists()
-    del env["PREHEAT_SIGNING_KEY"]
-    (tmp_path / "stranger").write_bytes(new_key())
-    done = project.preheat("explain", "program", "--config", str(tmp_path), env=env)
-    assert done.code == 2
-    unsigned = project.preheat("plan", "--json", env={**env, "PREHEAT_SIGNING_KEY": str(new)})
-    assert unsigned.code == 5
-    (line,) = unsigned.json()["targets"]
+    (line,) = json.loads(here.run("plan", "--json", expected=5))["targets"]
     assert (line["verdict"], line["action"]) == ("UNTRUSTED", "build")
     assert line["reasons"][0]["kind"] == "signature_missing"
-    keys_env = {**env, "PREHEAT_SIGNING_KEY": str(new)}
-    assert project.preheat("keys", "resign", "--unsigned", env=keys_env).code == 0
-    assert project.preheat("plan", env=keys_env).code == 0
-    assert ref.generation == 1
+    # Whoever cannot sign can do nothing about it.
+    text = (project.root / "preheat.toml").read_text()
+    other = tmp_path / "preheat.toml"
+    for wanted in ("key = ", "trusted_keys = ", "token_file = ", "watch = "):
+        text = text.replace(f"\n{wanted}", "\n# ")
+    other.write_text(text.replace("tcp = ", "# "))
+    here.set(PREHEAT_TRUSTED_KEYS=str(guarded.trusted))
+    (tmp_path / "app").symlink_to(project.root / "app")
+    said = here.run("plan", "--json", "--config", str(other), expected=5)
+    assert json.loads(said)["targets"][0]["action"] == "none"
+    assert ": signed" in here.run("keys", "resign", "--unsigned")
+    assert "FRESH" in here.run("plan")
