@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu test-machine test-s3 bench-freshness bench-daemon bench-store bench-fleet table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-gpu test-machine test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -41,6 +41,12 @@ test-s3:
 	$(S3_BIN)/python -m pip install --quiet 'moto[server]>=5' s3fs msgspec click aiofiles filelock platformdirs psutil \
 	  pytest pytest-asyncio pytest-timeout hypothesis
 	PYTHONPATH=lib:daemon:tests $(S3_BIN)/python -m pytest --noconftest -p no:cacheprovider tests/integration/test_s3.py
+
+# What is read from elsewhere, fuzzed for longer than CI does. With atheris installed: see tests/fault/fuzz_guided.py.
+PREHEAT_FUZZ_EXAMPLES ?= 20000
+
+fuzz: $(VENV)/installed-tests
+	PREHEAT_FUZZ_EXAMPLES=$(PREHEAT_FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fault/test_fuzz.py --timeout=0
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests

@@ -81,6 +81,8 @@ def measure(say: Callable[[str], None]) -> DemoResult:
             **inherited,
             "PREHEAT_STORE": str(project / "store"),
             "PREHEAT_STATE": str(project / "state"),
+            # A store of its own: keys that this machine trusts have nothing to do with it.
+            "PREHEAT_SIGNATURES": "off",
             "PYTHONPATH": os.pathsep.join(
                 filter(None, (str(project), os.environ.get("PYTHONPATH", "")))
             ),

@@ -58,7 +58,8 @@ class Hooks:
 
     async def _run(self, target: str, command: Command) -> None:
         async with self._turns[target], BoundedLog(self._log(target)) as log:
-            words = " ".join(command.arguments)
+            # Not its arguments: an address with a password in it is nobody's business.
+            words = command.arguments[0]
             try:
                 async with asyncio.timeout(self._limit_seconds):
                     status = await run_process(command, log, lambda event: None)

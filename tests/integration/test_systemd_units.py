@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DROP_INS = ("cpu-only", "network", "notify-reload", "resources")
+DROP_INS = ("cpu-only", "network", "notify-reload", "resources", "signing")
 ANALYZE = shutil.which("systemd-analyze") or ""
 needs_systemd = pytest.mark.skipif(not ANALYZE, reason="systemd-analyze is not installed")
 

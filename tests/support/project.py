@@ -80,7 +80,9 @@ class Project:
         """Run a worker: a script of a few lines, in a fresh interpreter."""
         return self.run(sys.executable, "-c", textwrap.dedent(script), env=env)
 
-    def run(self, *command: str, env: Mapping[str, str] | None = None) -> Done:
+    def run(
+        self, *command: str, env: Mapping[str, str] | None = None, stdin: str | None = None
+    ) -> Done:
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -89,6 +91,7 @@ class Project:
             text=True,
             timeout=LIMIT_SECONDS,
             check=False,
+            input=stdin,
         )
         return Done(done.returncode, done.stdout, done.stderr)
 

@@ -209,3 +209,17 @@ def test_the_plan_sums_up() -> None:
     assert make_plan([FACTS], NOW).next_retry() is None
     with pytest.raises(AttributeError):
         plan.decisions = ()  # type: ignore[misc]
+
+
+UNSIGNED = Reason(kind="signature_missing", detail="The package is not signed.")
+
+
+def test_an_unsigned_package_is_built_where_it_can_be_signed_and_left_alone_elsewhere() -> None:
+    wanted = (Verdict.UNTRUSTED, ["signature_missing"])
+    for may_replace, action in ((False, Action.NONE), (True, Action.BUILD)):
+        found = verdict(manifest=None, unsigned=UNSIGNED, may_replace=may_replace)
+        assert found == (wanted[0], action, wanted[1])
+    found = verdict(manifest=None, unsigned=UNSIGNED, may_replace=True, failure=failure())
+    assert found[:2] == (Verdict.FAILED, Action.WAIT)
+    found = verdict(manifest=None, unsigned=UNSIGNED, may_replace=True, building=True)
+    assert found[:2] == (Verdict.BUILDING, Action.WAIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from preheat.errors import (
 )
 from preheat.manifest import encode
 from preheat.store import DiskStore
+from preheat.store.files import Files
 from preheat.store.keys import Signing, read_signer, read_trusted, signing_of
 from preheat.store.signatures import (
     PREFIX,
@@ -177,6 +179,40 @@ def test_a_damaged_file_of_signatures_is_refused_and_signing_again_repairs_it(
     assert place.refusal() == "signature_damaged"
     assert place.writer.sign(place.ref, place.key)
     place.read()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_what_cannot_be_read_is_no_signature_and_no_key(place: Place) -> None:
+    place.file.chmod(0o000)
+    assert place.refusal() == "signature_damaged"
+    place.trusted.chmod(0o000)
+    assert place.refusal() == "signature_damaged"
+    place.file.chmod(0o444)
+    assert place.refusal() == "keys_not_usable"
+
+
+class Unreadable(Files):
+    """Stands for an account that may not read some files."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open_for_reading(
+        self, path: Path | str, *, follow: bool = False, dir_fd: int | None = None
+    ) -> int:
+        if str(path).endswith(self.name):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return super().open_for_reading(path, follow=follow, dir_fd=dir_fd)
+
+
+def test_a_file_of_signatures_that_may_not_be_read_is_no_signature(place: Place) -> None:
+    files = Unreadable(f"{place.ref.manifest}.json")
+    store = DiskStore(place.root, signing=Signing("require", place.trusted), files=files)
+    package = store.read_package("model", ENVIRONMENT)
+    assert package is not None
+    with pytest.raises(UnsignedPackageError, match="Permission denied") as raised:
+        store.check_signed(*package)
+    assert raised.value.kind == "signature_damaged"
 
 
 def test_rotation(place: Place, tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def environment_in(project: Path, environment: Mapping[str, str]) -> dict[str, s
         **{name: value for name, value in environment.items() if name not in _NOT_PASSED_ON},
         "PREHEAT_STORE": str(project / "store"),
         "PREHEAT_STATE": str(project / "state"),
+        # A store of its own: keys that this machine trusts have nothing to do with it.
+        "PREHEAT_SIGNATURES": "off",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
 

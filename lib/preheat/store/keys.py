@@ -9,7 +9,12 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from preheat.errors import ConfigurationError, UnsignedPackageError, UntrustedStoreError
+from preheat.errors import (
+    ConfigurationError,
+    StoreError,
+    UnsignedPackageError,
+    UntrustedStoreError,
+)
 from preheat.store.files import Files
 from preheat.store.reading import Reader
 from preheat.store.signatures import (
@@ -72,7 +77,9 @@ class Signing:
         try:
             listed = () if self.trusted is None else read_trusted(self.trusted)
             own = () if self.key is None else (read_signer(self.key).public,)
-        except (ConfigurationError, UntrustedStoreError) as error:
+        except UnsignedPackageError:
+            raise
+        except (ConfigurationError, StoreError) as error:
             raise UnsignedPackageError(
                 error.message, kind="keys_not_usable", remedy=error.remedy
             ) from error

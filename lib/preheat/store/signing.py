@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from preheat.errors import CorruptedError, UnsignedPackageError
+from preheat.errors import StoreError, UnsignedPackageError, UntrustedStoreError
 from preheat.manifest import Ref, encode, environment_digest
 from preheat.store.failures import writing
 from preheat.store.keys import Signing, read_signer
@@ -65,7 +65,9 @@ def read_signatures(reader: Reader, layout: Layout, ref: Ref) -> Signatures | No
     path = layout.signatures(ref.manifest)
     try:
         data = reader.read(path, MAX_SIGNATURES_BYTES)
-    except CorruptedError as error:
+    except UntrustedStoreError:
+        raise
+    except StoreError as error:
         raise UnsignedPackageError(error.message, kind="signature_damaged") from error
     return None if data is None else decode_signatures(data, ref.manifest, str(path))
 
