@@ -32,7 +32,7 @@ def test_a_writer_that_comes_lets_a_waiting_collector_go_first(tmp_path: Path) -
     with writers_turn(files, layout):
         collector = threading.Thread(target=collect)
         collector.start()
-        wait_at_the_gate(files, layout.turns_lock.with_suffix(".gate"))
+        wait_at_the_gate(files, layout.turns_lock.with_name("turns-gate.lock"))
         with writers_turn(files, layout):  # it is in its turn already
             order.append("inner")
         writer = threading.Thread(target=write)
@@ -44,7 +44,7 @@ def test_a_writer_that_comes_lets_a_waiting_collector_go_first(tmp_path: Path) -
 
 def test_a_collector_that_is_stopped_at_the_gate_delays_and_no_more(tmp_path: Path) -> None:
     files, layout = Files(), DiskStore(tmp_path, create=True).layout
-    gate = open_lock(files, layout.turns_lock.with_suffix(".gate"))
+    gate = open_lock(files, layout.turns_lock.with_name("turns-gate.lock"))
     assert gate is not None
     assert files.try_lock(gate, exclusive=True)
     with writers_turn(files, layout):

@@ -102,7 +102,7 @@ def collectors_turn(
 
 
 def _gate(layout: Layout) -> Path:
-    return layout.turns_lock.with_suffix(".gate")
+    return layout.turns_lock.with_name("turns-gate.lock")
 
 
 def _let_go_first(files: Files, layout: Layout, sleep: Callable[[float], None]) -> None:
