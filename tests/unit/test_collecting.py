@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from preheat import worker
 from preheat.errors import BusyError, CorruptedError, StoreError
-from preheat.manifest import sha256
+from preheat.loaded import LoadReport
+from preheat.manifest import encode, sha256
 from preheat.store import DiskStore
 from preheat.store.collection import Limits, Rules
 from preheat.store.files import Files
 from preheat.store.gathering import NO_LOCKS_NOTE, KeptWarm, newest
 from preheat.store.leases import MARK_SECONDS, read_leased
-from preheat.store.turns import collectors_turn, writers_turn
+from preheat.store.turns import collectors_turn, open_lock, writers_turn
+from preheat.verdict import Verdict
 from support.collecting import (
     Clock,
     check_whole,
@@ -154,6 +159,24 @@ def test_many_loads_of_a_package_share_one_descriptor(store: DiskStore) -> None:
     assert first is not None
     first.release()
     first.release()
+
+
+def test_a_package_that_a_worker_takes_away_gives_its_lease_back(store: DiskStore) -> None:
+    ref = put_package(store, b"one")
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    loaded = types.SimpleNamespace(call=fails, uninstall=lambda: None)
+    request = worker._Request("model", lambda x: x + 1, None, "eager", None, False)
+    report = LoadReport("model", Verdict.FRESH, "lean")
+    leases = [store.lease(ref.manifest)]
+    manifest = store.read_manifest(ref.manifest)
+    runner = worker._runner(request, manifest, report, loaded, leases.pop())
+    assert later_store(root_of(store)).collector().plan(NOTHING).leases == 1
+    with pytest.warns(match="runs without compilation"):
+        assert runner.run(1) == 2
+    assert later_store(root_of(store)).collector().plan(NOTHING).leases == 0
 
 
 def test_a_lease_is_of_the_file_and_not_of_its_name(store: DiskStore) -> None:
@@ -402,6 +425,21 @@ def test_a_second_collector_says_so(store: DiskStore) -> None:
         files.close(descriptor)
 
 
+@pytest.mark.parametrize("name", ["collector.lock", "turns.lock"])
+def test_locks_belong_to_the_writers_alone(store: DiskStore, name: str) -> None:
+    """An account that may only read must not be able to hold up publications."""
+    path = store.layout.locks / name
+    owner = 12345 if os.geteuid() == 0 else os.geteuid()
+    path.unlink(missing_ok=True)
+    if os.geteuid() == 0:
+        os.chown(store.layout.locks, owner, owner)
+    descriptor = open_lock(Files(), path)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_uid == owner
+
+
 def test_there_must_be_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="There is no store"):
         DiskStore(tmp_path / "none").collector()
@@ -492,6 +530,61 @@ def test_a_collector_does_not_believe_what_a_damaged_file_said(
 def test_left_over_temporary_files_go(store: DiskStore) -> None:
     (store.layout.temporary / "somebody.1.2").touch()
     assert collected(root_of(store)).left_over == 1
+
+
+class Calls(Files):
+    """Counts what the store asks of the file system."""
+
+    def __init__(self) -> None:
+        self.made: collections.Counter[str] = collections.Counter()
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    def call(self: Calls, *arguments: Any, **named: Any) -> Any:
+        self.made[name] += 1
+        return getattr(Files, name)(self, *arguments, **named)
+
+    return call
+
+
+for _name in [name for name in vars(Files) if not name.startswith("_")]:
+    setattr(Calls, _name, _counted(_name))
+
+
+def filled(root: Path, packages: int) -> DiskStore:
+    store = DiskStore(root, create=True)
+    for number in range(packages):
+        put_package(store, b"shared", b"own %d" % number, target=f"target {number}")
+    return store
+
+
+def test_a_publication_looks_at_no_more_files_in_a_large_store(tmp_path: Path) -> None:
+    counts = []
+    for packages in (2, 30):
+        root = filled(tmp_path / str(packages), packages).layout.root
+        for part in (b"new", encode(manifest_of(b"new"))):  # its directories are there
+            (root / "v1" / "objects" / sha256(part)[:2]).mkdir(exist_ok=True)
+        files = Calls()
+        store = DiskStore(root, create=True, files=files)
+        files.made.clear()
+        put_package(store, b"new")
+        counts.append(files.made)
+    assert counts[0] == counts[1]
+    assert counts[0]["names"] == counts[0]["entries"] == 0
+
+
+def test_the_work_of_a_collection_grows_with_the_store_and_no_faster(tmp_path: Path) -> None:
+    totals = []
+    for packages in (10, 20, 40):
+        root = filled(tmp_path / str(packages), packages).layout.root
+        files = Calls()
+        collector = later_store(root, files=files).collector()
+        files.made.clear()
+        collector.collect(NOTHING)
+        # There are at most 256 directories of objects, however many objects there are.
+        totals.append(files.made.total() - files.made["entries"])
+    first, second = totals[1] - totals[0], totals[2] - totals[1]
+    assert second <= 2.1 * first
 
 
 def test_a_collector_reads_a_manifest_once(store: DiskStore) -> None:

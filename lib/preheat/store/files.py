@@ -34,9 +34,9 @@ class Files:
         return os.open(path, flags, 0o600)
 
     def open_lock(self, path: Path) -> int:
-        """A descriptor of a file that is only there to be locked; it is made where it is missing."""
+        """A descriptor of a file that is only there to be locked; made, mode 0600, if it is missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600)
 
     def try_lock(self, descriptor: int, *, exclusive: bool) -> bool:
         """Take a lock of flock(2) if nobody else's is in the way, without waiting; says whether it is ours.
@@ -86,6 +86,9 @@ class Files:
 
     def fchmod(self, descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, mode)
+
+    def fchown(self, descriptor: int, uid: int, gid: int) -> None:
+        os.fchown(descriptor, uid, gid)
 
     def fsync(self, descriptor: int) -> None:
         os.fsync(descriptor)

@@ -16,7 +16,7 @@ grace, and a window of microseconds in which somebody would have to touch what i
 from __future__ import annotations
 
 import contextlib
-import errno
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ PATIENCE_SECONDS = 30.0
 _POLL_SECONDS = 0.002
 # Longer than the writers that are at it need; a collector that was stopped at the gate delays no more.
 COURTESY_SECONDS = 2.0
+_TRIES = 50
 
 
 @contextlib.contextmanager
@@ -93,7 +94,11 @@ def collectors_turn(
     gate = open_lock(files, _gate(layout))
     try:
         if gate is not None:
-            _try(files, gate, exclusive=True)
+            # A writer that just passes the gate has it for microseconds.
+            tries = (
+                _try(files, gate, exclusive=True) or sleep(_POLL_SECONDS) for _ in range(_TRIES)
+            )
+            any(tries)
         with _turn(files, layout, exclusive=True, patience=patience_seconds, sleep=sleep) as mine:
             yield mine
     finally:
@@ -142,18 +147,19 @@ def _turn(
 
 
 def open_lock(files: Files, path: Path) -> int | None:
-    """A descriptor to lock; None where there can be none."""
+    """A descriptor to lock; None where there can be none.
+
+    The file is the writers' alone: whoever could open it could lock it, and hold them up.
+    """
     try:
-        return files.open_lock(path)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EROFS):
-            return None
-    try:
-        return files.open_for_reading(
-            path
-        )  # another trusted account's: reading is enough for flock
+        descriptor = files.open_lock(path)
     except OSError:
         return None
+    with contextlib.suppress(OSError):
+        owner = files.lstat(path.parent)
+        if os.geteuid() == 0 and owner.st_uid != files.fstat(descriptor).st_uid:
+            files.fchown(descriptor, owner.st_uid, owner.st_gid)  # root was here before the owner
+    return descriptor
 
 
 def _try(files: Files, descriptor: int, *, exclusive: bool) -> bool:
