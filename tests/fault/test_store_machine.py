@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ CONTENTS = st.integers(0, 6).map(lambda number: b"%d" % number * 50)
 COMMON = b"what packages have in common"
 # Calls of the operating system after which the process dies: a publication makes about forty.
 MOMENTS = st.integers(1, 60)
+
+
+# In memory where that can be had: what is looked for is order, and a disk would take minutes.
+MEMORY = "/dev/shm"  # noqa: S108 - directories of its own are made there
+PLACE = MEMORY if os.access(MEMORY, os.W_OK) else None
 
 
 class Killed(BaseException):
@@ -62,7 +68,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.directory = tempfile.TemporaryDirectory(prefix="preheat-machine-")
+        self.directory = tempfile.TemporaryDirectory(dir=PLACE, prefix="preheat-machine-")
         self.root = Path(self.directory.name) / "store"
         self.store = DiskStore(self.root, create=True)
         self.current: dict[str, bytes] = {}

@@ -94,11 +94,7 @@ def collectors_turn(
     gate = open_lock(files, _gate(layout))
     try:
         if gate is not None:
-            # A writer that just passes the gate has it for microseconds.
-            tries = (
-                _try(files, gate, exclusive=True) or sleep(_POLL_SECONDS) for _ in range(_TRIES)
-            )
-            any(tries)
+            _announce(files, gate, sleep)
         with _turn(files, layout, exclusive=True, patience=patience_seconds, sleep=sleep) as mine:
             yield mine
     finally:
@@ -108,6 +104,13 @@ def collectors_turn(
 
 def _gate(layout: Layout) -> Path:
     return layout.turns_lock.with_name("turns-gate.lock")
+
+
+def _announce(files: Files, gate: int, sleep: Callable[[float], None]) -> None:
+    for _ in range(_TRIES):  # a writer that just passes the gate has it for microseconds
+        if _try(files, gate, exclusive=True):
+            return
+        sleep(_POLL_SECONDS)
 
 
 def _let_go_first(files: Files, layout: Layout, sleep: Callable[[float], None]) -> None:
