@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-gpu test-machine test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-fault test-gpu test-machine test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -20,6 +20,11 @@ check: $(VENV)/installed-tests
 
 test-unit: $(VENV)/installed-tests
 	$(BIN)/python -m pytest tests/unit
+
+# Loads, deaths and full disks, in their long versions; the figures go to docs/reliability.md. Half an hour.
+test-fault: $(VENV)/installed-tests
+	PREHEAT_FAULT=full PREHEAT_FAULT_RESULTS=$(CURDIR)/build/fault.json $(BIN)/python -m pytest tests/fault
+	cd tests && ../$(BIN)/python -m support.fault_table ../build/fault.json ../docs/reliability.md
 
 # By hand, on a machine with a GPU and its own torch: PYTHON is used as it is.
 test-gpu:

@@ -5,6 +5,10 @@ must not happen is a touch between the look and the deletion: so writers hold a 
 moments in which they reuse, rename or publish, and the collector holds it alone over each few files that
 it looks at once more and deletes. Neither holds it for longer than some milliseconds.
 
+Shared turns that overlap would keep a collector waiting for ever, so a collector that waits holds a second
+lock, the gate, and a writer that comes then lets it go first. That is a courtesy and has an end: what keeps
+both apart is the first lock alone.
+
 Where locks do not work (some network file systems), everybody goes on without: what is left then is the
 grace, and a window of microseconds in which somebody would have to touch what is over a day old.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
 # Far longer than anybody holds it. Beyond that somebody is stopped with the lock in its hands.
 PATIENCE_SECONDS = 30.0
 _POLL_SECONDS = 0.002
+# Longer than the writers that are at it need; a collector that was stopped at the gate delays no more.
+COURTESY_SECONDS = 2.0
+_TRIES = 50
 
 
 @contextlib.contextmanager
@@ -42,6 +50,29 @@ def writers_turn(
 
     Raises ``StoreError`` when a collector does not let go for ``patience_seconds``.
     """
+    inner, _inside.depth = _inside.depth, _inside.depth + 1
+    try:
+        if not inner:  # else it is this thread that the collector waits for
+            _let_go_first(files, layout, sleep)
+        with _shared(files, layout, patience_seconds, sleep):
+            yield
+    finally:
+        _inside.depth = inner
+
+
+class _Inside(threading.local):
+    """How many turns of writers this thread is in."""
+
+    depth = 0
+
+
+_inside = _Inside()
+
+
+@contextlib.contextmanager
+def _shared(
+    files: Files, layout: Layout, patience_seconds: float, sleep: Callable[[float], None]
+) -> Iterator[None]:
     with _turn(files, layout, exclusive=False, patience=patience_seconds, sleep=sleep) as mine:
         if not mine:
             raise StoreError(
@@ -60,8 +91,38 @@ def collectors_turn(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bool]:
     """Inside, if it gives true, no writer reuses, renames or publishes."""
-    with _turn(files, layout, exclusive=True, patience=patience_seconds, sleep=sleep) as mine:
-        yield mine
+    gate = open_lock(files, _gate(layout))
+    try:
+        if gate is not None:
+            _announce(files, gate, sleep)
+        with _turn(files, layout, exclusive=True, patience=patience_seconds, sleep=sleep) as mine:
+            yield mine
+    finally:
+        if gate is not None:
+            files.close(gate)
+
+
+def _gate(layout: Layout) -> Path:
+    return layout.turns_lock.with_name("turns-gate.lock")
+
+
+def _announce(files: Files, gate: int, sleep: Callable[[float], None]) -> None:
+    for _ in range(_TRIES):  # a writer that just passes the gate has it for microseconds
+        if _try(files, gate, exclusive=True):
+            return
+        sleep(_POLL_SECONDS)
+
+
+def _let_go_first(files: Files, layout: Layout, sleep: Callable[[float], None]) -> None:
+    gate = open_lock(files, _gate(layout))
+    if gate is None:
+        return
+    try:
+        deadline = time.monotonic() + COURTESY_SECONDS
+        while not _try(files, gate, exclusive=False) and time.monotonic() < deadline:
+            sleep(_POLL_SECONDS)
+    finally:
+        files.close(gate)
 
 
 @contextlib.contextmanager

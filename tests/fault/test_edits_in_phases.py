@@ -1,0 +1,51 @@
+"""An edit lands as soon as a build says that it begins a phase, for every phase: nothing is poisoned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import figures
+from support.project import Project, until
+from support.small import FILES, WORKER
+from support.watched import watched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PHASES = ("start", "import", "eager", "trace", "kernels", "package", "proof")
+TRIED = PHASES if figures.FULL else ("import", "kernels", "proof")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+    project = Project(tmp_path_factory.mktemp("phases") / "project", FILES, caches)
+    done = project.preheat("warm")
+    assert done.code == 0, done.err
+    return project
+
+
+def factor(project: Project, value: float) -> None:
+    text = (project.root / "app/model.py").read_text()
+    old = text.split("FACTOR = ")[1].split()[0]
+    project.edit("app/model.py", f"FACTOR = {old}", f"FACTOR = {value}")
+
+
+def test_an_edit_in_every_phase_poisons_nothing(project: Project) -> None:
+    loads = 0
+    with watched(project) as daemon:
+        for number, phase in enumerate(TRIED):
+            factor(project, 3.0 + number)
+            while daemon.wait("build_phase").get("phase") != phase:
+                pass
+            factor(project, 3.5 + number)
+            done = project.python(WORKER)  # while the superseded build ends
+            assert done.code == 0 or "MissError" in done.err, done.err
+            assert done.code != 0 or done.json()["right"]
+            until(lambda: project.preheat("plan").code == 0, f"fresh after an edit in {phase}")
+            done = project.python(WORKER)
+            assert done.code == 0, done.err
+            assert done.json()["right"]
+            loads += 2
+    figures.note("edits in every phase", phases=len(TRIED), loads=loads, poisoned=0)
