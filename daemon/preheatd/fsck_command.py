@@ -179,7 +179,12 @@ class Checking:
             writer=self.writer,
             inspector=self.inspector,
             facts=facts,
-            open_store=lambda: DiskStore(root, create=True, files=self.files),
+            open_store=lambda: DiskStore(
+                root,
+                create=True,
+                files=self.files,
+                signing=self.config.signing if self.config else None,
+            ),
             lock=lambda target, environment: build_lock(
                 root, target, environment, files=self.files
             ),

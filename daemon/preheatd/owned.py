@@ -121,8 +121,8 @@ def _sweep_locks(parent: Path) -> None:
 def _directories(parent: Path) -> list[Path]:
     try:
         return sorted(entry for entry in parent.iterdir() if entry.is_dir())
-    except FileNotFoundError:
-        return []
+    except (FileNotFoundError, PermissionError):
+        return []  # nothing, or nothing that this account may see
 
 
 def _remove(path: Path) -> None:

@@ -14,12 +14,15 @@ import msgspec
 import pytest
 
 from preheat.errors import PreheatError, StoreError, UntrustedStoreError
-from preheat.manifest import Manifest, Ref, encode, sha256
+from preheat.manifest import FORMAT, Manifest, Ref, encode, sha256
 from preheat.store import DiskStore, build_lock
 from preheat.store.examining import examine
 from preheat.store.facts import Repair
 from preheat.store.files import Files
+from preheat.store.keys import signing_of
 from preheat.store.layout import FORMAT_TEXT
+from preheat.store.repairing import steps
+from preheat.store.signatures import new_key
 from preheatd.fsck_command import Checked, Checking, checking_of
 from preheatd.state import Failure, State
 from support.faults import (
@@ -189,7 +192,7 @@ def other_ref_format(store: DiskStore) -> None:
 
 
 def other_manifest_format(store: DiskStore) -> None:
-    data = encode(proven(NEW)).replace(b'"format":2', b'"format":99', 1)
+    data = encode(proven(NEW)).replace(f'"format":{FORMAT}'.encode(), b'"format":99', 1)
     digest, _ = store.put_object(data)
     rewrite_ref(store, manifest=digest)
 
@@ -380,10 +383,10 @@ def test_an_object_that_was_replaced_in_the_very_moment_is_put_back(store: DiskS
     class Late(QuickFiles):
         """A writer replaces the damaged object right before it is moved away."""
 
-        def replace(self, source: Path, destination: Path) -> None:
-            if source == path:
+        def replace(self, source: Path | str, destination: Path | str, **where: Any) -> None:
+            if source == path.name:
                 store.put_object(NEW)
-            super().replace(source, destination)
+            super().replace(source, destination, **where)
 
     checked = checking_of(store.layout.root, None, Late()).run(repair=True)
     assert checked.exit_code == 0
@@ -478,3 +481,75 @@ def test_findings_are_data_that_says_what_where_and_what_to_do(store: DiskStore)
     assert (ref.target, ref.environment) == ("model", ENVIRONMENT)
     assert "warm" in ref.fix
     assert isinstance(checking_of(store.layout.root, None).files, Files)
+
+
+SIGNATURE_WAYS = {way: WAYS[way] for way in WAYS if way != "gone"}
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    place = tmp_path / "key"
+    place.touch(0o600)
+    place.write_bytes(new_key())
+    return place
+
+
+def the_signatures(store: DiskStore, key: Path) -> Path:
+    ref = store.read_ref("model", ENVIRONMENT)
+    assert ref is not None
+    store.sign(ref, key)
+    return store.layout.signatures(ref.manifest)
+
+
+@pytest.mark.parametrize("way", SIGNATURE_WAYS)
+def test_damaged_signatures_are_named_and_put_away(store: DiskStore, key: Path, way: str) -> None:
+    path = the_signatures(store, key)
+    assert check(store).findings == check(store, repair=True).findings
+    assert "unknown" not in kinds(check(store), "note")
+    SIGNATURE_WAYS[way](path)
+    assert kinds(check(store)) == {"signatures_damaged"}
+    assert check(store, repair=True).exit_code == 0
+    assert not path.exists()
+    ref = store.read_ref("model", ENVIRONMENT)
+    assert ref is not None
+    store.sign(ref, key)
+    assert check(store).exit_code == 0
+
+
+def test_signatures_that_were_made_anew_meanwhile_stay(store: DiskStore, key: Path) -> None:
+    path = the_signatures(store, key)
+    whole = path.read_bytes()
+    overwrite(path, b"")
+    checking = checking_of(store.layout.root, None, QuickFiles())
+    facts = checking.inspector.inspect()
+    finding = next(one for one in examine(facts) if one.kind == "signatures_damaged")
+    overwrite(path, whole)
+    step = steps(facts, (finding,), [])[0]
+    assert checking._mender(facts).mend(step) == ""
+    assert path.read_bytes() == whole
+
+
+def test_signatures_of_a_manifest_that_is_gone_are_a_note(store: DiskStore, key: Path) -> None:
+    the_signatures(store, key)
+    new_manifest(store).unlink()
+    assert "signatures_alone" in kinds(check(store), "note")
+
+
+def test_only_a_package_that_was_signed_is_gone_back_to(
+    store: DiskStore, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREHEAT_SIGNING_KEY", str(key))  # which signs what is published
+    overwrite(new_object(store), b"")
+    assert check(store, repair=True, fits=True).exit_code == 0
+    assert DiskStore(store.layout.root).read_package("model", ENVIRONMENT) is None
+
+    store.put_object(OLD)
+    signed = DiskStore(store.layout.root, create=True, signing=signing_of(os.environ))
+    signed.publish(proven(OLD, "2026-01-01"))
+    store.put_object(NEW)
+    store.publish(proven(NEW, "2026-01-03"))
+    overwrite(new_object(store), b"")
+    assert check(store, repair=True, fits=True).exit_code == 0
+    package = DiskStore(store.layout.root).read_package("model", ENVIRONMENT)
+    assert package is not None
+    assert package[1] == proven(OLD, "2026-01-01")

@@ -114,26 +114,39 @@ class Refusing(Files):
         if self.left < 0:
             raise OSError(self.number, os.strerror(self.number))
 
-    def create(self, path: Path) -> int:
-        self._maybe()
-        return super().create(path)
-
-    def open_for_reading(self, path: Path, *, follow: bool = False) -> int:
+    def _maybe_open(self) -> None:
         if self.number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             self._maybe()
-        return super().open_for_reading(path, follow=follow)
+
+    def create(self, path: Path | str, dir_fd: int | None = None) -> int:
+        self._maybe()
+        return super().create(path, dir_fd)
+
+    def open_for_reading(
+        self, path: Path | str, *, follow: bool = False, dir_fd: int | None = None
+    ) -> int:
+        self._maybe_open()
+        return super().open_for_reading(path, follow=follow, dir_fd=dir_fd)
+
+    def open_component(self, name: str, dir_fd: int | None = None) -> tuple[int, os.stat_result]:
+        self._maybe_open()
+        return super().open_component(name, dir_fd)
+
+    def open_directory(self, path: Path | str, dir_fd: int | None = None) -> int:
+        self._maybe_open()
+        return super().open_directory(path, dir_fd)
 
     def write(self, descriptor: int, data: memoryview) -> int:
         self._maybe()
         return super().write(descriptor, data)
 
-    def replace(self, source: Path, destination: Path) -> None:
+    def replace(self, source: Path | str, destination: Path | str, **where: Any) -> None:
         self._maybe()
-        super().replace(source, destination)
+        super().replace(source, destination, **where)
 
-    def mkdir(self, path: Path, mode: int) -> None:
+    def mkdir(self, path: Path | str, mode: int, dir_fd: int | None = None) -> None:
         self._maybe()
-        super().mkdir(path, mode)
+        super().mkdir(path, mode, dir_fd)
 
 
 NUMBERS = ("EDQUOT", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC")
@@ -329,7 +342,8 @@ def test_a_command_with_few_descriptors_says_what_is_missing(
     )
     assert "Traceback" not in done.stderr, done.stderr
     if done.returncode != 0:
-        assert "Too many open files" in done.stdout + done.stderr, done.stdout + done.stderr
+        logs = "".join(path.read_text() for path in tmp_path.rglob("logs/*"))
+        assert "Too many open files" in done.stdout + done.stderr + logs, (done, logs)
     again = run(sys.executable, "-m", "preheatd", "warm", cwd=file.parent)
     assert again.returncode == 0, again.stdout + again.stderr
     note("few descriptors")

@@ -19,10 +19,13 @@ from machine import image
 
 # In a mount namespace of its own, so that nothing stays mounted.
 BOOT = """
-set -e
-mount -t overlay overlay -o lowerdir={system},upperdir={run}/changed,workdir={run}/work {run}/root
-exec systemd-nspawn --quiet --directory={run}/root --boot --register=no --keep-unit --private-network \\
-  --machine=node --bind-ro={checkout}:/checkout --console=read-only
+mount -t overlay overlay -o lowerdir={system},upperdir={run}/changed,workdir={run}/work {run}/root || exit 1
+status=133  # of a machine that is booted again
+while [ $status = 133 ]; do
+  systemd-nspawn --quiet --directory={run}/root --boot --register=no --keep-unit --private-network \\
+    --machine=node --bind-ro={checkout}:/checkout --console=read-only
+  status=$?
+done
 """
 
 

@@ -362,7 +362,7 @@ def user_unit() -> None:
     until("alice's own daemon makes it fresh", seen, r"1 fresh")
 
 
-BEFORE = {"systemctl enable --now preheatd@shop": (write_project,)}
+BEFORE = {"systemctl enable --now preheatd@shop.socket": (write_project,)}
 AFTER = {
     "systemctl daemon-reload": (installed,),
     "systemctl status preheatd@shop": (started,),

@@ -223,3 +223,16 @@ async def test_results_and_errors_pass_through() -> None:
     assert await uncancelled(give()) == 3
     with pytest.raises(ValueError, match="no"):
         await uncancelled(fail())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look with another account's eyes")
+def test_another_account_sees_no_owners_and_no_error(tmp_path: Path) -> None:
+    parent = tmp_path / "work"
+    parent.mkdir(mode=0o700)
+    with owned.OwnedDirectory(parent, owner()):
+        assert len(list(owned.live_owners(parent))) == 1
+        os.seteuid(65534)
+        try:
+            assert list(owned.live_owners(parent)) == []
+        finally:
+            os.seteuid(0)

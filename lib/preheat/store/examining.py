@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from preheat.manifest import Digest, Manifest, Ref
-    from preheat.store.facts import Level, ObjectFact, Package, RefFact, StoreFacts
+    from preheat.store.facts import (
+        Level,
+        ObjectFact,
+        Package,
+        RefFact,
+        StoreFacts,
+    )
 
 # Modes that are as they should be, in the eyes of readers that are other users.
 OBJECT_MODE = 0o444
@@ -31,6 +37,7 @@ def examine(facts: StoreFacts) -> tuple[Finding, ...]:
         *_about_founding(facts),
         *(one for fact in facts.objects for one in about_object(facts, fact)),
         *(one for fact in facts.refs for one in _about_ref(facts, fact, sizes, packages)),
+        *_about_signatures(facts, sizes),
         *_about_orphans(facts, sizes, packages),
         *_about_the_rest(facts),
     ]
@@ -234,6 +241,18 @@ def _about_orphans(
             yield found
 
 
+def _about_signatures(facts: StoreFacts, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    for fact in facts.signatures:
+        path = fact.entry.path
+        if fact.trouble:
+            kind, repair = "signatures_damaged", Repair.QUARANTINE
+            yield _finding(facts, kind, path, fact.trouble, _SIGN_AGAIN, repair=repair)
+        elif fact.manifest not in sizes:
+            detail = "signs a manifest that is not in the store"
+            fix = "Remove it if nobody needs it."
+            yield _finding(facts, "signatures_alone", path, detail, fix, level="note")
+
+
 def _about_the_rest(facts: StoreFacts) -> Iterator[Finding]:
     for temporary in facts.temporary:
         if temporary.leftover:
@@ -256,6 +275,9 @@ def _about_the_rest(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
+_SIGN_AGAIN = (
+    "`preheat fsck --repair` moves it to the quarantine; then `preheat keys resign` signs anew."
+)
 _FIX = {
     Repair.NONE: "",
     Repair.QUARANTINE: "`preheat fsck --repair` moves it to the quarantine.",

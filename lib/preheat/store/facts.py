@@ -92,6 +92,15 @@ class RefFact:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SignaturesFact:
+    """A file of signatures; ``manifest``: the digest in its name. ``trouble`` says why it does not count."""
+
+    entry: Entry
+    manifest: str
+    trouble: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TemporaryFact:
     """A file that is or was being written; ``leftover``: its writer is gone."""
 
@@ -126,6 +135,7 @@ class StoreFacts:
     untrusted: tuple[tuple[str, str, str], ...] = ()
     objects: tuple[ObjectFact, ...] = ()
     refs: tuple[RefFact, ...] = ()
+    signatures: tuple[SignaturesFact, ...] = ()
     temporary: tuple[TemporaryFact, ...] = ()
     quarantined: tuple[QuarantineFact, ...] = ()
     damaged_holders: tuple[Path, ...] = ()

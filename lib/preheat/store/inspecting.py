@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from preheat.errors import StoreError
+from preheat.errors import StoreError, UnsignedPackageError
 from preheat.manifest import environment_digest
 from preheat.store.examining import about_object, package_problem
 from preheat.store.facts import (
+    Entry,
     FileKind,
     ObjectFact,
     QuarantineFact,
     RefFact,
+    SignaturesFact,
     StoreFacts,
     TemporaryFact,
 )
@@ -35,6 +37,7 @@ from preheat.store.layout import (
 )
 from preheat.store.locks import MAX_HOLDER_BYTES, decode_holder
 from preheat.store.looking import MANIFEST_BEGINS, Looker
+from preheat.store.signatures import MAX_SIGNATURES_BYTES, decode_signatures
 from preheat.store.temporary import is_leftover, process_space
 from preheat.store.trust import objection, walk
 from preheat.store.upkeep import QuarantineNote
@@ -90,6 +93,7 @@ class Inspector(Looker):
             missing=missing,
             refs=refs,
             objects=objects,
+            signatures=tuple(self._signatures()),
             temporary=tuple(self._temporary()),
             quarantined=tuple(self._quarantined()),
             damaged_holders=tuple(self._damaged_holders()),
@@ -189,6 +193,43 @@ class Inspector(Looker):
                 elif (fact := self.object_fact(directory / name)) is not None:
                     yield fact
 
+    def _signatures(self) -> Iterator[SignaturesFact]:
+        if self.kind(self._layout.all_signatures) is None:
+            return  # nobody signs here
+        for directory in self._directories(self._layout.all_signatures):
+            for name in self._names(directory):
+                if not is_digest(name.removesuffix(".json")):
+                    self._unknown.append(directory / name)
+                elif (fact := self.signatures_fact(directory / name)) is not None:
+                    yield fact
+
+    def signatures_fact(self, path: Path) -> SignaturesFact | None:
+        """One file of signatures; None for what has no such name or is gone."""
+        digest = path.name.removesuffix(".json")
+        if not is_digest(digest):
+            return None
+        entry = self.entry(path)
+        if entry is None:
+            return None
+        return SignaturesFact(entry=entry, manifest=digest, trouble=self._unsigned(entry, digest))
+
+    def _unsigned(self, entry: Entry, digest: Digest) -> str:
+        if entry.kind != "file":
+            return f"is a {entry.kind} in the place of signatures"
+        if entry.trouble:
+            return f"cannot be read: {entry.trouble}"
+        if entry.path != self._layout.signatures(digest):
+            return f"lies in the wrong directory: it belongs into {digest[:2]}"
+        objected = objection(entry.path, entry.status, self._owners)
+        if objected is not None:
+            return f"could have been changed by somebody else: {objected.message}"
+        data = self.small_file(entry.path, MAX_SIGNATURES_BYTES)
+        try:
+            decode_signatures(data or b"", digest, str(entry.path))
+        except UnsignedPackageError as error:
+            return f"is damaged: {error.message.removeprefix(f'{entry.path}: ')}"
+        return ""
+
     def _temporary(self) -> Iterator[TemporaryFact]:
         for name in self._names(self._layout.temporary):
             entry = self.entry(self._layout.temporary / name)
@@ -232,7 +273,7 @@ class Inspector(Looker):
 
     def _look_for_strangers(self) -> None:
         layout = self._layout
-        known = {path.name for path in layout.directories}
+        known = {layout.all_signatures.name, *(path.name for path in layout.directories)}
         for directory, names in ((layout.root, OWN_NAMES), (layout.version, known)):
             self._unknown += [
                 directory / name

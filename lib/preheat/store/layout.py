@@ -123,9 +123,14 @@ class Layout:
             raise CorruptedError(f"{self.root}: {digest!r} is not the name of an object.")
         return self.objects / digest[:2] / digest
 
+    @property
+    def all_signatures(self) -> Path:
+        """Where signatures are; only a store in which something was signed has it."""
+        return self.version / "signatures"
+
     def signatures(self, digest: str) -> Path:
         """The signatures of a manifest. Raises as ``object``."""
-        return self.version / "signatures" / digest[:2] / f"{self.object(digest).name}.json"
+        return self.all_signatures / digest[:2] / f"{self.object(digest).name}.json"
 
     def target(self, target: str) -> Path:
         return self.refs / encode_name(target)

@@ -138,6 +138,10 @@ class Mender:
             return f"moved to {moved}" if moved else ""
         if path.is_relative_to(self.layout.objects):
             return self.quarantine_object(path, finding)
+        if path.is_relative_to(self.layout.all_signatures):
+            fact = self.inspector.signatures_fact(path)
+            if fact is not None and not fact.trouble:
+                return ""  # signed anew meanwhile
         moved = upkeep.quarantine(self.writer, self.layout, path, finding.detail)
         return f"moved to {moved}" if moved else ""
 
