@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from preheat.errors import StoreError
+from preheat.errors import StoreError, UntrustedStoreError
 from preheat.limits import MAX_RECORD_BYTES, decode_json, read_limited
+from preheat.store.trust import Trust
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
@@ -98,8 +99,14 @@ class State:
     )
 
     def prepare(self) -> None:
-        """Make the directory, private to its owner. Raises ``StoreError``."""
+        """Make the directory, private to its owner.
+
+        Raises ``StoreError``; ``UntrustedStoreError`` for one that somebody else has made: what is in it
+        goes into builds.
+        """
         try:
+            if self.path.exists():
+                self._judge(self.path.stat())
             for name in _DIRECTORIES:
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
@@ -108,6 +115,14 @@ class State:
                 f"The state directory {self.path} cannot be used: {error.strerror}.",
                 remedy="Set PREHEAT_STATE to a directory that you own.",
             ) from error
+
+    def _judge(self, status: os.stat_result) -> None:
+        owners = Trust.of("require", frozenset()).owners
+        if status.st_uid not in owners:
+            raise UntrustedStoreError(
+                f"The state directory {self.path} belongs to uid {status.st_uid}.",
+                remedy="Set PREHEAT_STATE to a directory that you own.",
+            )
 
     @property
     def work(self) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preheat.errors import StoreError
+from preheat.errors import StoreError, UntrustedStoreError
 from preheatd import owned
 from preheatd.logs import BoundedLog
 from preheatd.process import LineSplitter, describe_status
@@ -223,3 +223,17 @@ async def test_results_and_errors_pass_through() -> None:
     assert await uncancelled(give()) == 3
     with pytest.raises(ValueError, match="no"):
         await uncancelled(fail())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_state_directory_that_somebody_else_has_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    path.mkdir(0o777)
+    os.chown(path, 54321, -1)
+    with pytest.raises(UntrustedStoreError, match="belongs to uid 54321"):
+        State(path).prepare()
+    monkeypatch.setenv("PREHEAT_TRUSTED_UIDS", "54321")
+    State(path).prepare()
+    assert path.stat().st_mode & 0o777 == 0o700
