@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from preheat.errors import StoreError
+from preheat.errors import StoreError, UntrustedStoreError
 from preheat.limits import MAX_RECORD_BYTES, decode_json, read_regular
 from preheat.store.files import Files
+from preheat.store.trust import Trust
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
@@ -116,8 +117,14 @@ class State:
     )
 
     def prepare(self) -> None:
-        """Make the directory, private to its owner. Raises ``StoreError``."""
+        """Make the directory, private to its owner.
+
+        Raises ``StoreError``; ``UntrustedStoreError`` for one that somebody else has made: what is in it
+        goes into builds.
+        """
         try:
+            if self.path.exists():
+                self._judge(self.path.stat())
             for name in _DIRECTORIES:
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
@@ -126,6 +133,14 @@ class State:
                 f"The state directory {self.path} cannot be used: {error.strerror}.",
                 remedy="Set PREHEAT_STATE to a directory that you own.",
             ) from error
+
+    def _judge(self, status: os.stat_result) -> None:
+        owners = Trust.of("require", frozenset()).owners
+        if status.st_uid not in owners:
+            raise UntrustedStoreError(
+                f"The state directory {self.path} belongs to uid {status.st_uid}.",
+                remedy="Set PREHEAT_STATE to a directory that you own.",
+            )
 
     def sweep(self) -> None:
         """Remove what killed daemons, commands and builds left, and end what they had started."""

@@ -50,12 +50,22 @@ async def test_a_machine_that_is_well(tmp_path: Path) -> None:
     found = await examine(file)
     assert problems(found) == {}
     assert set(found) == {
-        "inotify", "file system", "trust", "room", "clock", "sandbox", "compiler", "interpreter", "GPU",
+        "inotify", "file system", "trust", "keys", "room", "clock", "sandbox", "compiler",
+        "interpreter", "GPU",
     }  # fmt: skip
     # Targets that share an interpreter say it once; nothing was made where nothing was.
     assert len(found["interpreter"]) == len(found["compiler"]) == 1
     left = await asyncio.to_thread(lambda: [str(path) for path in tmp_path.rglob("*")])
     assert not [path for path in left if ".preheat-doctor" in path]
+
+
+async def test_keys_that_are_not_in_order(tmp_path: Path) -> None:
+    extra = 'signatures = { key = "no-key", trusted_keys = "no-keys" }\n'
+    file = make_project(tmp_path / "project", extra=extra)
+    found = await examine(file)
+    assert list(problems(found)) == ["keys"]
+    assert f"There is no key file {tmp_path / 'project' / 'no-keys'}" in problems(found)["keys"]
+    assert found["keys"][0].fix
 
 
 async def test_every_problem_says_how_to_mend_it(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preheat.errors import StoreError
+from preheat.errors import StoreError, UntrustedStoreError
 from preheatd import owned
 from preheatd.logs import BoundedLog
 from preheatd.process import LineSplitter, describe_status
@@ -236,3 +236,17 @@ def test_another_account_sees_no_owners_and_no_error(tmp_path: Path) -> None:
             assert list(owned.live_owners(parent)) == []
         finally:
             os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_state_directory_that_somebody_else_has_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    path.mkdir(0o777)
+    os.chown(path, 54321, -1)
+    with pytest.raises(UntrustedStoreError, match="belongs to uid 54321"):
+        State(path).prepare()
+    monkeypatch.setenv("PREHEAT_TRUSTED_UIDS", "54321")
+    State(path).prepare()
+    assert path.stat().st_mode & 0o777 == 0o700
