@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from support import figures
 from support.project import Project, until
-from support.small import FILES, WORKER
+from support.small import WORKER
 from support.watched import watched
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PHASES = ("start", "import", "eager", "trace", "kernels", "package", "proof")
-TRIED = PHASES if figures.FULL else ("import", "kernels", "proof")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
-    project = Project(tmp_path_factory.mktemp("phases") / "project", FILES, caches)
-    done = project.preheat("warm")
-    assert done.code == 0, done.err
-    return project
+TRIED = PHASES if figures.FULL else ("kernels", "proof")
 
 
 def factor(project: Project, value: float) -> None:
@@ -32,8 +17,8 @@ def factor(project: Project, value: float) -> None:
     project.edit("app/model.py", f"FACTOR = {old}", f"FACTOR = {value}")
 
 
-def test_an_edit_in_every_phase_poisons_nothing(project: Project) -> None:
-    loads = 0
+def test_an_edit_in_every_phase_poisons_nothing(small_project: Project) -> None:
+    project, loads = small_project, 0
     with watched(project) as daemon:
         for number, phase in enumerate(TRIED):
             factor(project, 3.0 + number)

@@ -19,12 +19,13 @@ from preheat.store import DiskStore
 from support import figures
 from support.hosts import why_no_mounts
 from support.manifests import manifest_of
-from support.project import Project
-from support.small import FILES, WORKER
+from support.small import WORKER
 from support.zygote import Zygote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.project import Project
 
 WORKERS = 64
 CONSTANTS_BYTES = (32 if figures.FULL else 8) * 2**20
@@ -32,12 +33,9 @@ MEMORY = "/dev/shm"  # noqa: S108 - a directory of its own is made there
 MEBIBYTE = 2**20
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
-    project = Project(tmp_path_factory.mktemp("many") / "project", FILES, caches)
-    done = project.preheat("warm")
-    assert done.code == 0, done.err
-    return project
+@pytest.fixture
+def project(small_project: Project) -> Project:
+    return small_project
 
 
 # Sharing.

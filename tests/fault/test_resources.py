@@ -323,7 +323,7 @@ def test_a_build_that_the_kernel_ends_for_its_memory(tmp_path: Path) -> None:
     note("build ended by the kernel for its memory")
 
 
-FEW = (12, 16, 20, 24, 28, 32, 40, 64) if figures.FULL else (16, 28)
+FEW = (12, 16, 20, 24, 28, 32, 40, 64) if figures.FULL else (16,)
 
 
 @pytest.mark.parametrize("descriptors", FEW)

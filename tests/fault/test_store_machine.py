@@ -177,7 +177,7 @@ def _release(lease: Lease | None) -> None:
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=300 if figures.FULL else 15,
+    max_examples=100 if figures.FULL else 15,
     stateful_step_count=40 if figures.FULL else 25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

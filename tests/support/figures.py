@@ -31,7 +31,9 @@ def _keep(path: Path, name: str, figures: dict[str, Any]) -> None:
     kept = json.loads(path.read_text()) if path.exists() else {}
     kept[name] = {**figures, "full": FULL}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
+    temporary = path.with_suffix(".new")  # whoever looks meanwhile sees all of it
+    temporary.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
+    temporary.replace(path)
 
 
 def lines() -> list[str]:
