@@ -66,6 +66,10 @@ bench-daemon: $(VENV)/installed-tests
 bench-store: $(VENV)/installed-tests
 	$(BIN)/python tests/bench/bench_store.py
 
+# How fast packages travel between stores, next to a plain copy; and `preheat would-hit`: docs/performance.md.
+bench-fleet: $(VENV)/installed-tests
+	$(BIN)/python tests/bench/bench_fleet.py
+
 # Which of 100 programs can be kept warm, and in which form: docs/lean.md. Takes about a quarter of an hour.
 table-lean: $(VENV)/installed-tests
 	$(BIN)/python tests/conformance/capture_table.py docs/lean.md

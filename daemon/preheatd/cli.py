@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from preheat.errors import PreheatError
-from preheatd import hit_commands, remote_commands
+from preheatd import hit_commands, remote_commands, warm_command
 from preheatd.bundles import commands as bundle_commands
 from preheatd.later import later
 from preheatd.options import Options
@@ -135,12 +135,7 @@ def init(as_json: bool) -> int:
     return commands.init(Options(as_json=as_json))
 
 
-@preheat.command()
-@click.argument("targets", nargs=-1)
-@_options
-def warm(options: Options, targets: tuple[str, ...]) -> int:
-    """Build what is not fresh, then exit. TARGETS: only these."""
-    return asyncio.run(commands.warm(options, targets))
+preheat.add_command(warm_command.warm)
 
 
 @preheat.command()

@@ -8,31 +8,29 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from preheat.errors import ConfigurationError, NoDaemonError, UntrustedStoreError
 from preheat.verdict import Verdict
-from preheatd import answers, beginning, events, lost, reloading, warming
+from preheatd import answers, beginning, events, lost, reloading
 from preheatd import status as statuses
 from preheatd.asking import asked, connected
 from preheatd.config import load_config
 from preheatd.control.activation import inherited
 from preheatd.doctor import examine
-from preheatd.history import History, last_build_seconds, last_entries
+from preheatd.history import last_build_seconds, last_entries
 from preheatd.later import later
 from preheatd.notify import Notifier
 from preheatd.plan import Plan
 from preheatd.project import only_daemon, open_project
 from preheatd.service import Service
 from preheatd.shown import OwnerShown, PlanShown, StatusShown, TargetShown
-from preheatd.signals import on_stop_signals
 from preheatd.troubles import recorded
 
 if TYPE_CHECKING:
-    import signal
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rich.console import Console
 
@@ -50,56 +48,17 @@ else:
 
 STALE_EXIT_CODE = 3
 _PIPE_COLUMNS = 400
-_T = TypeVar("_T")
-
-
-async def warm(options: Options, targets: tuple[str, ...]) -> int:
-    """Build what is not fresh."""
-    project = _open(options, targets, create=True)
-    # Progress is for people; with --json standard output belongs to the answer.
-    stopped: list[signal.Signals] = []
-    with (
-        _report(errors=True, quiet=options.as_json) as shown,
-        History(project.state, shown.emit) as history,
-    ):
-        warmed = await _until_stopped(warming.warm(project, history.heard), stopped)
-    if warmed is None:
-        return 128 + stopped[0]
-    if options.as_json:
-        print_json(answers.warm_answer(warmed))
-    else:
-        report.print_warmed(output(), warmed)
-    return warming.exit_code(warmed)
-
-
-async def _until_stopped(
-    work: Coroutine[object, object, _T], stopped: list[signal.Signals]
-) -> _T | None:
-    """Cancel ``work`` on a stop signal, so that no build process outlives this one."""
-    task = asyncio.ensure_future(work)
-
-    def stop(number: signal.Signals) -> None:
-        stopped.append(number)
-        task.cancel()
-
-    with on_stop_signals(stop):
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if not stopped:
-                raise
-            return None
 
 
 async def watch(options: Options) -> int:
     """Keep everything warm, with a live view; with --json one event a line."""
-    project = _open(options, (), create=True)
+    project = opened(options, (), create=True)
     listen = _listening()
     if options.as_json:
         await Service(project, _print_event, listen=listen).run()
         return 0
     last = await asyncio.to_thread(last_build_seconds, project.state)
-    with _report(last_seconds=last, log_tail=project.state.log_tail) as shown:
+    with shown_progress(last_seconds=last, log_tail=project.state.log_tail) as shown:
         await Service(project, shown.emit, planned=shown.planned, listen=listen).run()
     return 0
 
@@ -125,7 +84,7 @@ async def serve(options: Options, *, second: str = "follow", drain_seconds: floa
     raises ``BusyError``; ``follow`` builds what the other one does not.
     """
     listen = _listening()
-    project = _open(options, (), create=True)
+    project = opened(options, (), create=True)
     notifier = Notifier.from_environment(os.environ)
     with only_daemon(project) if second == "refuse" else contextlib.nullcontext():
         await Service(
@@ -140,7 +99,7 @@ async def serve(options: Options, *, second: str = "follow", drain_seconds: floa
 
 async def reload(options: Options, seconds: float) -> int:
     """Ask the daemon to read its configuration again, and wait until it has."""
-    project = _open(options, (), create=False)
+    project = opened(options, (), create=False)
     try:
         async with connected(project.config) as client:
             answer = await client.post("/v1/reload", seconds=seconds)
@@ -272,7 +231,8 @@ async def _if_edited(
     return 0
 
 
-def _open(options: Options, targets: tuple[str, ...], *, create: bool) -> Project:
+def opened(options: Options, targets: tuple[str, ...], *, create: bool) -> Project:
+    """The project of the options, with these targets alone where any is named."""
     config = load_config(options.config_path).select(targets)
     return open_project(config, create=create)
 
@@ -298,7 +258,7 @@ def say(text: str) -> None:
     output().print(text, markup=False, highlight=False)
 
 
-def _report(
+def shown_progress(
     *,
     errors: bool = False,
     quiet: bool = False,

@@ -19,7 +19,7 @@ import platformdirs
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.keys import Signing, signing_of
-from preheat.store.location import find_configuration
+from preheat.store.location import find_configuration, split_stores
 from preheatd.collection import settings as collecting
 from preheatd.control.settings import Control, control_of
 from preheatd.politeness.settings import Politeness, checked
@@ -83,6 +83,7 @@ class Config:
     store: Path
     targets: tuple[Target, ...]
     watch: tuple[Path, ...] | None = None
+    layers: tuple[Path, ...] = ()
     jobs: int = 1
     zygote: bool = True
     politeness: Politeness = dataclasses.field(default_factory=Politeness)
@@ -164,6 +165,7 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
         store=store,
         targets=targets,
         watch=watch,
+        layers=layer_paths(table.layers, project, environ),
         jobs=table.jobs,
         zygote=table.zygote,
         politeness=politeness,
@@ -188,13 +190,22 @@ def store_path(written: str | None, project: Path, environ: Mapping[str, str]) -
     The same answer as ``preheat.store.find_store`` gives to a worker of this project; that one does
     not know a file given with ``--config``.
     """
-    if environ.get("PREHEAT_STORE"):
-        return _path(Path.cwd(), environ["PREHEAT_STORE"])
+    if named := split_stores(environ.get("PREHEAT_STORE", "")):
+        return _path(Path.cwd(), named[0])
     if written is not None:
         return _path(project, written)
     if first := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
         return Path(first).absolute()
     return platformdirs.user_cache_path("preheat").absolute()
+
+
+def layer_paths(
+    written: Sequence[str], project: Path, environ: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """The layers below the store: the rest of PREHEAT_STORE where that is set, else the key ``layers``."""
+    if named := split_stores(environ.get("PREHEAT_STORE", "")):
+        return tuple(_path(Path.cwd(), one) for one in named[1:])
+    return tuple(_path(project, one) for one in written)
 
 
 def _targets(

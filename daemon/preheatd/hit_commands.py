@@ -84,7 +84,7 @@ def would_hit(options: Options, targets: tuple[str, ...], against: Path | None) 
     config = load_config(options.config_path).select(targets)
     written = None if against is None else hitting.read_written(against)
     hits = asyncio.run(
-        hitting.would_hit(config, os.environ, (), against=written, name=str(against))
+        hitting.would_hit(config, os.environ, config.layers, against=written, name=str(against))
     )
     if options.as_json:
         _print_json(hits, against, written)

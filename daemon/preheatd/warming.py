@@ -79,14 +79,14 @@ class _Warming:
             self.outcomes[outcome.target] = outcome
 
 
-async def warm(project: Project, emit: events.Emit) -> tuple[Warmed, ...]:
-    """Build what is not fresh, failures of earlier times included, and say how that went.
+async def warm(project: Project, emit: events.Emit, *, retry: bool = True) -> tuple[Warmed, ...]:
+    """Build what is not fresh, with ``retry`` failures of earlier times included, and say how that went.
 
     Targets that another process builds are tried and then reported as held. What was proven in a forked
     process is proven once more, in a really fresh one.
     """
     survey = await project.inventory.survey(project.config)
-    plan = make_plan(survey.facts, time.time(), retry=True)
+    plan = make_plan(survey.facts, time.time(), retry=retry)
     warming = _Warming(project, survey, emit)
     await warming.run(plan)
     return tuple(

@@ -60,6 +60,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     target: list[TargetTable] = []
     watch: list[str] | None = None
     store: str | None = None
+    layers: list[str] = []
     jobs: int = 1
     zygote: bool = True
     python: str | None = None

@@ -12,6 +12,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from preheat.environment import (
     capture,
     capture_settings,
@@ -38,7 +40,7 @@ from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import import_locator
 from preheat.sources.running import edited_since_start
-from preheat.store import DiskStore, find_store
+from preheat.store import DiskStore, find_stores
 from preheat.store.leases import read_leased
 from preheat.verdict import Reason, Verdict
 
@@ -86,10 +88,10 @@ def load(
     like it; a module's attributes, ``state_dict``, ``train`` and ``eval`` are the original's.
     ``result.preheat`` says what happened (``LoadReport``).
 
-    ``store``: a path or a store; default as ``find_store`` says. ``device``: ``cpu`` or ``cuda``, told
-    from the module's parameters by default. ``form``: ``lean`` or ``dynamo`` alone; by default the lean
-    form, which needs no compiler, and the dynamo form where the package has no lean one or it cannot be
-    loaded here. ``unproven`` accepts a package without proof; the proof process itself uses it.
+    ``store``: a path or a store; default as ``find_stores`` says, layers included. ``device``: ``cpu`` or
+    ``cuda``, told from the module's parameters by default. ``form``: ``lean`` or ``dynamo`` alone; by
+    default the lean form, which needs no compiler, and the dynamo form where the package has no lean one or
+    it cannot be loaded here. ``unproven`` accepts a package without proof; the proof process itself uses it.
 
     Promised: a package is only used when its environment, sources, settings and live code are those of
     this process, its objects have the recorded digests, and on each call all guards hold. A target
@@ -142,9 +144,33 @@ def _try_to_load(
     request: _Request, store: str | Path | Store | None
 ) -> tuple[Runner | None, Unusable | None]:
     try:
-        return _load(request, open_store(store)), None
+        opened = open_store(store)
     except Unusable as unusable:
         return None, unusable
+    failed: list[Unusable] = []
+    for one in getattr(opened, "stores", (opened,)):  # a package that does not fit hides no other
+        try:
+            return _load(request, one), None
+        except Unusable as unusable:
+            failed.append(_of_layer(unusable, one) if failed else unusable)
+    return None, _taken_together(failed)
+
+
+def _of_layer(unusable: Unusable, layer: Store) -> Unusable:
+    """The same, where each reason says of which layer it is."""
+    where = f"in the layer {layer.location}"
+    unusable.reasons = tuple(
+        msgspec.structs.replace(one, detail=f"{one.detail} ({where})" if one.detail else where)
+        for one in unusable.reasons
+    )
+    return unusable
+
+
+def _taken_together(failed: list[Unusable]) -> Unusable:
+    """Why no layer has a package that fits. One that was there and did not fit says most."""
+    told = next((one for one in failed if one.verdict is not Verdict.MISSING), failed[0])
+    told.reasons = tuple(reason for one in failed for reason in one.reasons)
+    return told
 
 
 def open_store(store: str | Path | Store | None) -> Store:
@@ -152,7 +178,12 @@ def open_store(store: str | Path | Store | None) -> Store:
     if store is not None and not isinstance(store, (str, os.PathLike)):
         return store
     try:
-        return DiskStore(find_store(store))
+        first, *layers = find_stores(store)
+        if not layers:
+            return DiskStore(first)
+        from preheat.store.layered import LayeredStore
+
+        return LayeredStore(DiskStore(first), [DiskStore(one) for one in layers])
     except PreheatError as error:
         raise Unusable(Verdict.MISSING, _reason("store_not_usable", error)) from error
 

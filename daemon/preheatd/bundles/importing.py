@@ -220,7 +220,8 @@ class Importer:
         if self._store.reuse(ref):
             self._reused += 1
         else:
-            self._arrival = self._store.arrival(ref)
+            # The parser says ``ObjectEnds`` when it has seen the digest.
+            self._arrival = self._store.arrival(ref, verified=True)
 
     def _end(self) -> None:
         arrival, self._arrival = self._arrival, None

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from preheat.store.disk import DiskStore
-from preheat.store.location import find_store
+from preheat.store.location import find_store, find_stores
 
 if TYPE_CHECKING:
+    from preheat.store.layered import LayeredStore
     from preheat.store.locks import build_lock
     from preheat.store.memory import MemoryStore
     from preheat.store.protocol import OpenObject, Store
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DiskStore",
+    "LayeredStore",
     "MemoryStore",
     "OpenObject",
     "Store",
     "build_lock",
     "copy_package",
     "find_store",
+    "find_stores",
 ]
 
 _LATER = {
+    "LayeredStore": "preheat.store.layered",
     "MemoryStore": "preheat.store.memory",
     "OpenObject": "preheat.store.protocol",
     "Store": "preheat.store.protocol",

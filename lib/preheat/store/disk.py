@@ -251,12 +251,12 @@ class DiskStore:
             self._writer.sync(path.parent.parent)
         return True
 
-    def arrival(self, ref: ObjectRef) -> Arrival:
-        """An object that comes in pieces. Raises ``StoreError``."""
+    def arrival(self, ref: ObjectRef, *, verified: bool = False) -> Arrival:
+        """An object that comes in pieces; see ``Arrival`` for ``verified``. Raises ``StoreError``."""
         from preheat.store.arrival import Arrival
 
         self._ready_to_write()
-        return Arrival(self._files, self._writer, self.layout, ref)
+        return Arrival(self._files, self._writer, self.layout, ref, verified=verified)
 
     def publish(self, manifest: Manifest) -> Ref:
         """See ``Store``. Generations count up from 1, and again from 1 after a damaged ref.

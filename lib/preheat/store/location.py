@@ -16,24 +16,55 @@ CONFIGURATION_NAMES = ("preheat.toml", "pyproject.toml")
 def find_store(
     argument: str | os.PathLike[str] | None = None, *, start: Path | None = None
 ) -> Path:
-    """The store's absolute path. It need not exist; nothing is created.
+    """The store's absolute path: the first of ``find_stores``. Raises ``ConfigurationError``."""
+    return find_stores(argument, start=start)[0]
+
+
+def find_stores(
+    argument: str | os.PathLike[str] | None = None, *, start: Path | None = None
+) -> tuple[Path, ...]:
+    """The absolute paths of the store and of the read-only layers below it. Nothing is created.
 
     The first of these that says something: ``argument``; PREHEAT_STORE; the key ``store`` of the
     nearest configuration at or above ``start`` (default: the current directory), relative to the
     configuration's own directory; the first entry of CACHE_DIRECTORY, which systemd sets; the user's
-    cache directory. ``~`` is expanded in the first three. Raises ``ConfigurationError``.
+    cache directory. ``~`` is expanded in the first three. Layers are the other paths in PREHEAT_STORE,
+    which are separated by colons; where it is not set, the configuration's key ``layers``. An ``argument``
+    has none. Raises ``ConfigurationError``.
     """
     if argument is not None:
-        return _absolute(os.fspath(argument), Path.cwd())
-    if named := os.environ.get(STORE_VARIABLE):
-        return _absolute(named, Path.cwd())
+        return (_absolute(os.fspath(argument), Path.cwd()),)
+    if named := split_stores(os.environ.get(STORE_VARIABLE, "")):
+        return tuple(_absolute(one, Path.cwd()) for one in named)
     configuration = find_configuration(start)
-    if configuration is not None and "store" in configuration[1]:
-        path, table = configuration
-        value = table["store"]
-        if not isinstance(value, str) or not value:
-            raise ConfigurationError(f"{path}: store must be a path, not {value!r}.")
-        return _absolute(value, path.parent)
+    if configuration is None:
+        return (_default_store(),)
+    path, table = configuration
+    return (_written_store(path, table) or _default_store(), *_written_layers(path, table))
+
+
+def split_stores(text: str) -> tuple[str, ...]:
+    """The paths in PREHEAT_STORE: the store, then its layers."""
+    return tuple(one for one in text.split(os.pathsep) if one)
+
+
+def _written_store(path: Path, table: dict[str, Any]) -> Path | None:
+    if "store" not in table:
+        return None
+    value = table["store"]
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{path}: store must be a path, not {value!r}.")
+    return _absolute(value, path.parent)
+
+
+def _written_layers(path: Path, table: dict[str, Any]) -> tuple[Path, ...]:
+    value = table.get("layers", [])
+    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+        raise ConfigurationError(f"{path}: layers must be a list of paths, not {value!r}.")
+    return tuple(_absolute(one, path.parent) for one in value)
+
+
+def _default_store() -> Path:
     if first := os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
         return Path(first).absolute()
     return _user_cache()

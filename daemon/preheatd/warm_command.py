@@ -1,0 +1,134 @@
+"""The command ``preheat warm``: from the command line, from a service, or at the beginning of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from preheat.errors import PreheatError, WaitTimeoutError
+from preheatd.later import later
+from preheatd.options import Options, common_options
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Coroutine
+
+    from preheatd import answers, commands, report, warming
+else:
+    # Nothing of this is needed to know which commands there are.
+    answers, commands = later("preheatd.answers"), later("preheatd.commands")
+    report, warming = later("preheatd.report"), later("preheatd.warming")
+
+_T = TypeVar("_T")
+_SIGNALLED = 128
+
+
+@click.command("warm")
+@click.argument("targets", nargs=-1)
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Leave alone what has failed with these sources already; it is not tried again.",
+)
+@click.option(
+    "--fail-open", is_flag=True, help="End with 0 whatever goes wrong: the job shall begin anyway."
+)
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End all builds after so long. Default: only each target's own limit counts.",
+)
+@common_options
+def warm(
+    options: Options,
+    targets: tuple[str, ...],
+    *,
+    once: bool,
+    fail_open: bool,
+    seconds: float | None,
+) -> int:
+    """Build what is not fresh, then exit. TARGETS: only these."""
+    work = _warm(options, targets, once=once, seconds=seconds)
+    if not fail_open:
+        return asyncio.run(work)
+    try:
+        code = asyncio.run(work)
+    except PreheatError as error:
+        _say_and_go_on(options, error)
+        return 0
+    except Exception:
+        traceback.print_exc()
+        return 0
+    # Whoever ends the command by a signal wants no job.
+    return code if code > _SIGNALLED else 0
+
+
+def _say_and_go_on(options: Options, error: PreheatError) -> None:
+    if options.as_json:
+        commands.print_json(answers.error_answer(error))
+    sys.stderr.write(f"preheat: {error} (--fail-open: ending with 0 all the same)\n")
+
+
+async def _warm(
+    options: Options, targets: tuple[str, ...], *, once: bool, seconds: float | None
+) -> int:
+    from preheatd.history import History
+
+    project = commands.opened(options, targets, create=True)
+    # Progress is for people; with --json standard output belongs to the answer.
+    stopped: list[signal.Signals] = []
+    with (
+        commands.shown_progress(errors=True, quiet=options.as_json) as shown,
+        History(project.state, shown.emit) as history,
+    ):
+        work = _in_time(warming.warm(project, history.heard, retry=not once), seconds)
+        warmed = await _until_stopped(work, stopped)
+    if warmed is None:
+        return _SIGNALLED + stopped[0]
+    if options.as_json:
+        commands.print_json(answers.warm_answer(warmed))
+    else:
+        report.print_warmed(commands.output(), warmed)
+    return warming.exit_code(warmed)
+
+
+async def _in_time(work: Coroutine[object, object, _T], seconds: float | None) -> _T:
+    """Cancel ``work`` after so long; its processes end before this does. Raises ``WaitTimeoutError``."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise WaitTimeoutError(
+            f"Not everything was warm after {seconds:g} s; builds were ended.",
+            remedy="What was published stays. Raise --timeout, or see `preheat status`.",
+        ) from None
+
+
+async def _until_stopped(
+    work: Coroutine[object, object, _T], stopped: list[signal.Signals]
+) -> _T | None:
+    """Cancel ``work`` on a stop signal, so that no build process outlives this one."""
+    from preheatd.signals import on_stop_signals
+
+    task = asyncio.ensure_future(work)
+
+    def stop(number: signal.Signals) -> None:
+        stopped.append(number)
+        task.cancel()
+
+    with on_stop_signals(stop):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            return None
