@@ -17,7 +17,7 @@ FORMATS: Final = {"lean": 3, "dynamo": 5}
 
 # Kinds of compiled code inside of forms (``preheat.kinds``). Names that begin so are of other distributions,
 # and only the interpreter that they are installed for knows them.
-KINDS: Final = ("inductor", "eager", "aot_eager", "aoti")
+KINDS: Final = ("inductor", "eager", "aot_eager", "regional", "aoti")
 CUSTOM: Final = "custom/"
 
 

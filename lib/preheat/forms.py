@@ -96,9 +96,13 @@ def plainly_compiled(fn: Any, spec: SpecRecord | None) -> Callable[..., Any]:
     if spec is None:
         plain: Callable[..., Any] = torch.compile(fn)
         return plain
+    backend: Any = spec.backend
+    if backend == "regional_inductor":
+        from preheat.torch_internals.regional import regional_backend as backend
+
     compiled: Callable[..., Any] = torch.compile(
         fn,
-        backend=spec.backend,
+        backend=backend,
         mode=spec.mode,
         dynamic=spec.dynamic,
         fullgraph=spec.fullgraph,

@@ -16,25 +16,24 @@ import pytest
 from preheat.store import DiskStore
 from preheat.store.transfer import copy_package
 from support.capture import Case, Result, run_cases
-from support.kinds import FILES, INSTALLED, PROGRAMS, WORKER
+from support.kinds import FILES, INSTALLED, ONE_FORM, PROGRAMS, WORKER
 from support.project import Project
 
 if TYPE_CHECKING:
     from preheat.manifest import Manifest
 
-FORMS = [
-    (target, form)
-    for target in PROGRAMS
-    for form in ("lean", "dynamo")
-    if (target, form) != ("aoti", "dynamo")
-]
+FORMS = [(target, form) for target in PROGRAMS for form in ONE_FORM.get(target, ("lean", "dynamo"))]
 NO_LIBRARY = {
     "aoti_function": "output='aoti' is for modules",
     "aoti_outside": "the values of G['OUTSIDE'] would be part of the library",
     "aoti_changing": "The program changes calls in place",
     "aoti_viewing": "a result is a view of an argument or parameter",
 }
-TRAINED = ("eager_trained", "aot_eager_trained")
+TRAINED = {
+    "eager_trained": {"lean", "dynamo"},
+    "aot_eager_trained": {"lean", "dynamo"},
+    "regional_trained": {"dynamo"},
+}
 
 
 class Kinds:
@@ -49,7 +48,7 @@ class Kinds:
 
     def work(self, names: list[str], env: dict[str, str] | None = None) -> Any:
         programs = {name: PROGRAMS[name] for name in names}
-        done = self.project.python(WORKER.format(programs=repr(programs)), env)
+        done = self.project.python(WORKER.format(programs=repr(programs), forms=ONE_FORM), env)
         assert done.code == 0, done.err
         return done.json()
 
@@ -57,7 +56,7 @@ class Kinds:
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Kinds:
     project = Project(tmp_path_factory.mktemp("kinds") / "project", FILES)
-    names = (*PROGRAMS, *TRAINED, *NO_LIBRARY, "raising")
+    names = (*PROGRAMS, *TRAINED, *NO_LIBRARY, "raising", "unmarked")
     cases = [Case(name, "cases.kinds", (name,)) for name in names]
     kept = project.root.parent / "kept"
     installed = str(project.root.parent / "site-packages")
@@ -90,9 +89,9 @@ def test_a_kind_is_built_proven_and_agrees_with_eager_in_a_fresh_process(
 
 
 @pytest.mark.parametrize("target", TRAINED)
-def test_a_traced_program_is_trained(kinds: Kinds, target: str) -> None:
+def test_a_program_of_another_kind_is_trained(kinds: Kinds, target: str) -> None:
     assert kinds.results[target].word == "right", kinds.results[target].reason
-    assert {form.kind for form in kinds.manifest(target).forms} == {"lean", "dynamo"}
+    assert {form.kind for form in kinds.manifest(target).forms} == TRAINED[target]
 
 
 @pytest.mark.parametrize("target", ["eager", "aot_eager", "aoti", "custom"])
@@ -135,14 +134,14 @@ def test_a_kind_that_this_version_does_not_know_is_refused(kinds: Kinds, tmp_pat
     env = other_store(kinds, tmp_path / "store", "eager", renamed)
     for answer in kinds.work(["eager"], env).values():
         assert "unknown kind" in answer and "holographic" in answer
-        assert "this version knows inductor, eager, aot_eager, aoti" in answer
+        assert "this version knows inductor, eager, aot_eager, regional, aoti" in answer
 
 
 def test_a_backend_that_no_installed_distribution_brings_is_refused(
     kinds: Kinds, tmp_path: Path
 ) -> None:
     elsewhere = Project(tmp_path / "elsewhere", FILES)
-    script = WORKER.format(programs=repr({"custom": PROGRAMS["custom"]}))
+    script = WORKER.format(programs=repr({"custom": PROGRAMS["custom"]}), forms=ONE_FORM)
     for answer in (
         elsewhere.python(script, {"PREHEAT_STORE": str(kinds.project.store_path)}).json().values()
     ):
@@ -367,3 +366,45 @@ def test_a_library_runs_in_a_program_without_python(kinds: Kinds, tmp_path: Path
         [str(program), library, constants], capture_output=True, text=True, check=True
     )
     assert float(ran.stdout) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_program_without_a_marked_region_is_no_regional_one(kinds: Kinds) -> None:
+    assert kinds.results["unmarked"].word == "refused"
+    assert "no region of a graph is marked" in kinds.results["unmarked"].reason
+
+
+def test_a_region_whose_kernel_is_missing_is_refused(kinds: Kinds, tmp_path: Path) -> None:
+    def without_kernels(manifest: Manifest, _: DiskStore) -> Manifest:
+        forms = tuple(
+            msgspec.structs.replace(form, objects=form.objects[:1]) for form in manifest.forms
+        )
+        return msgspec.structs.replace(manifest, forms=forms)
+
+    env = other_store(kinds, tmp_path / "store", "regional", without_kernels)
+    (answer,) = kinds.work(["regional"], env).values()
+    assert "package corrupted" in answer or "load failed" in answer, answer
+    assert "kernel" in answer.lower() or "region" in answer, answer
+
+
+def test_kinds_are_loaded_from_a_store_in_memory(kinds: Kinds) -> None:
+    script = """
+        import json, torch, preheat
+        import kinds_model as model
+        from preheat.store import MemoryStore, find_store
+        from preheat.store.transfer import copy_package
+
+        disk, memory = preheat.DiskStore(find_store(None)), MemoryStore()
+        answers = {}
+        for name in ("eager", "aot_eager", "aoti", "custom"):
+            (ref,) = disk.refs(name)
+            manifest = disk.read_manifest(ref.manifest)
+            copy_package(disk, memory, manifest)
+            memory.publish(manifest)
+            fn = {"aoti": model.Whole().eval(), "custom": model.waves}.get(name) or model.Block()
+            loaded = preheat.load(name, fn, store=memory, on_miss="error")
+            answers[name] = loaded.preheat.form
+        print(json.dumps(answers))
+    """
+    done = kinds.project.python(script)
+    assert done.code == 0, done.err
+    assert set(done.json().values()) == {"lean"}

@@ -383,3 +383,66 @@ def test_a_prepared_compiler_has_found_out_what_it_asks_and_has_no_threads() -> 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1\n"
+
+
+def test_a_graph_is_written_as_a_function_with_its_globals() -> None:
+    """traced_source.py keeps the text and the names of ``python_code``."""
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
+    written = graph.graph.python_code("self")
+    assert "def forward(self" in written.src
+    assert isinstance(written.globals, dict)
+    assert isinstance(torch.fx.graph._BoxedCodeGen, type)
+
+
+def test_the_backend_aot_eager_takes_compilers() -> None:
+    """graph_capture.py hands it its own, which call ``boxed_nop``."""
+    from torch._dynamo.backends import debugging
+
+    assert {"fw_compiler", "bw_compiler"} <= set(parameters(debugging.aot_eager))
+    assert parameters(debugging.boxed_nop) == ["fx_g", "example_inputs"]
+
+
+def test_libraries_are_loaded_and_bound_by_these_names() -> None:
+    """image/library.py calls them; the C++ side takes arguments by position."""
+    runner: type = torch._C._aoti.AOTIModelContainerRunnerCpu
+    for name in ("run", "update_constant_buffer", "get_constant_names_to_original_fqns"):
+        assert callable(getattr(runner, name))
+    assert "bool" in str(runner.update_constant_buffer.__doc__)
+
+
+def test_libraries_are_compiled_with_these_settings() -> None:
+    """aoti_capture.py: without them small parameters are written into the code, or weights are packaged."""
+    import torch._inductor.config as config
+
+    for name in (
+        "package",
+        "package_constants_in_so",
+        "package_constants_on_disk_format",
+        "output_path",
+        "embed_kernel_binary",
+    ):
+        assert hasattr(config.aot_inductor, name)
+    assert hasattr(config, "always_keep_tensor_constants")
+
+
+def test_exports_say_what_each_argument_and_result_is() -> None:
+    """aoti_code.py and aoti_writer.py read the signature."""
+    from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+    assert {"USER_INPUT", "PARAMETER", "BUFFER", "CONSTANT_TENSOR"} <= set(InputKind.__members__)
+    assert "USER_OUTPUT" in OutputKind.__members__
+    assert [one.name for one in dataclasses.fields(TensorArgument)] == ["name"]
+    assert [one.name for one in dataclasses.fields(ConstantArgument)] == ["name", "value"]
+
+
+def test_regional_graphs_hold_their_regions_under_this_name() -> None:
+    """regional.py looks for it in the bytes, and calls torch's own pass."""
+    from torch._inductor.output_code import RegionalOutputCode
+    from torch.fx import _graph_pickler
+    from torch.fx.passes.regional_inductor import regional_inductor
+
+    from preheat.torch_internals.regional import _COMPILED_REGION
+
+    assert hasattr(_graph_pickler, _COMPILED_REGION.decode())
+    assert "_serialized_graph_module" in RegionalOutputCode.__annotations__
+    assert parameters(regional_inductor) == ["gm", "example_args"]

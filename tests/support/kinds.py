@@ -55,6 +55,18 @@ FILES = {
                 return {"y": y, "rest": (y.sum(0), 3, [y * 2])}
 
 
+        class Regional(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+
+            def forward(self, x):
+                y = self.linear(x)
+                with torch.fx.traceback.annotate({"compile_with_inductor": {}}):
+                    y = y.sin() * SCALE + y.cos()
+                return (y @ y.t()).relu() + 1
+
+
         OUTSIDE = torch.ones(8)
 
 
@@ -188,6 +200,31 @@ FILES = {
 
 
         @preheat.target
+        def regional():
+            return preheat.Spec(
+                model.Regional(),
+                examples=[(torch.randn(4, 8),)],
+                backend="regional_inductor",
+                grad=False,
+            )
+
+
+        @preheat.target
+        def regional_trained():
+            return preheat.Spec(
+                model.Regional(),
+                examples=[(torch.randn(4, 8),)],
+                backend="regional_inductor",
+                backward=True,
+            )
+
+
+        @preheat.target
+        def unmarked():
+            return block("regional_inductor", grad=False)
+
+
+        @preheat.target
         def custom():
             return preheat.Spec(
                 model.waves, examples=[(torch.randn(5),)], backend="written_out", grad=False
@@ -270,6 +307,7 @@ PROGRAMS = {
     "eager_broken": ("model.Broken()", "torch.randn(4, 8)", "eager"),
     "eager_branch": ("model.branch", "torch.tensor(False), torch.randn(4)", "eager"),
     "aot_eager": ("model.Block()", "torch.randn(4, 8)", "aot_eager"),
+    "regional": ("model.Regional()", "torch.randn(4, 8)", "regional"),
     "aoti": (
         "model.Whole().eval()",
         "preheat.Example(torch.randn(7, 8), scale=3.0, extra={'more': torch.randn(8)})",
@@ -277,6 +315,9 @@ PROGRAMS = {
     ),
     "custom": ("model.waves", "torch.randn(5)", "custom/written_out"),
 }
+
+# Kinds that only one form can hold.
+ONE_FORM = {"aoti": ("lean",), "regional": ("dynamo",)}
 
 WORKER = """
     import copy, json, sys
@@ -287,7 +328,7 @@ WORKER = """
 
     programs, answers = {programs}, {{}}
     for name, (made, call, _) in programs.items():
-        for form in ("lean", "dynamo") if name != "aoti" else ("lean",):
+        for form in {forms!r}.get(name, ("lean", "dynamo")):
             torch.manual_seed(1)
             program = eval(made)
             plain = copy.deepcopy(program) if isinstance(program, torch.nn.Module) else program

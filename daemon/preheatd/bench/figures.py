@@ -18,7 +18,20 @@ WAYS = {
     "mega": "torch.compile, mega-cache artifacts",
     "package": "torch's own package (caching_precompile)",
     "dynamo": "preheat, dynamo form",
+    "dynamo-regional": "preheat, dynamo form, one region compiled",
     "lean": "preheat, lean form",
+    "lean-eager": "preheat, lean form, backend eager",
+    "lean-aot-eager": "preheat, lean form, backend aot_eager",
+    "lean-library": "preheat, lean form, AOTInductor's library",
+}
+# Preheat's own, each with its target in the measured project and the form that is loaded.
+PACKAGED = {
+    "dynamo": ("program", "dynamo"),
+    "dynamo-regional": ("regional", "dynamo"),
+    "lean": ("program", "lean"),
+    "lean-eager": ("eager", "lean"),
+    "lean-aot-eager": ("aot_eager", "lean"),
+    "lean-library": ("library", "lean"),
 }
 COMPILED_WAYS = ("cold", "caches", "mega")
 
@@ -216,11 +229,11 @@ def problems(case: CaseResult) -> tuple[str, ...]:
     """What is wrong with the forms of preheat: they must load, compile nothing and miss nothing."""
     found = []
     for one in case.ways:
-        if one.way not in ("lean", "dynamo"):
+        if one.way not in PACKAGED:
             continue
         if one.median is None:
             found.append(f"{one.way}: {one.failure}")
-        elif one.median.compiled or one.median.misses or one.median.form != one.way:
+        elif one.median.compiled or one.median.misses or one.median.form != PACKAGED[one.way][1]:
             found.append(f"{one.way}: a call was not covered")
     return tuple(found)
 
@@ -229,7 +242,7 @@ def notes(figures: Figures) -> str:
     """What somebody who reads the row must know: why there are no figures, or that it compiled again."""
     if figures.median is None:
         return figures.failure
-    if figures.way in ("package", "lean", "dynamo") and figures.median.compiled:
+    if figures.way in ("package", *PACKAGED) and figures.median.compiled:
         return f"compiled {figures.median.compiled} graphs again"
     return ""
 

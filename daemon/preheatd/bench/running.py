@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from preheat.errors import BuildError
-from preheatd.bench.figures import CaseResult, Machine, Sample, summarize
+from preheatd.bench.figures import PACKAGED, CaseResult, Machine, Sample, summarize
 from preheatd.bench.processes import FailedError, call, environment_in, last_line
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _Bench:
         )
 
     def _build(self) -> float:
-        if not {"lean", "dynamo"} & {*self._case.ways}:
+        if not PACKAGED.keys() & {*self._case.ways}:
             return 0.0
         self._say("  preheat warm ...")
         began = time.monotonic()
@@ -134,7 +134,7 @@ class _Bench:
             self._process("cold", self._directory / way)
         elif way == "package":
             self._process(way, self._directory / way, save=True)
-        elif way in ("eager", "dynamo", "lean"):
+        elif way == "eager" or way in PACKAGED:
             self._measure(way, steady_seconds=0.0)  # a throw-away process writes the bytecode files
 
     def _measure(self, way: str, steady_seconds: float | None = None) -> Sample:
@@ -166,7 +166,15 @@ class _Bench:
         more = dict.fromkeys(names, str(caches))
         if way == "package":
             more["TORCH_CACHING_PRECOMPILE"] = "1"
-        job = {"way": way, "steady_seconds": steady_seconds, "artifacts": artifacts, "save": save}
+        target, form = PACKAGED.get(way, ("", ""))
+        job = {
+            "way": way,
+            "target": target,
+            "form": form,
+            "steady_seconds": steady_seconds,
+            "artifacts": artifacts,
+            "save": save,
+        }
         command = [sys.executable, "-m", f"{_PACKAGE}.measure", json.dumps(job)]
         output = self.call(command, more)
         try:
@@ -191,8 +199,10 @@ def _write_project(case: Case, directory: Path) -> None:
     }
     text = "".join(f"{name} = {value!r}\n" for name, value in values.items())
     (package / "case.py").write_text(text)
+    wanted = dict.fromkeys(PACKAGED[way][0] for way in case.ways if way in PACKAGED)
+    targets = [f"{_PACKAGE}.warm:{target}" for target in wanted or ("program",)]
     (directory / "preheat.toml").write_text(
-        f'targets = ["{_PACKAGE}.warm:program"]\nwatch = ["{_PACKAGE}"]\ndevice = "{case.device}"\n'
+        f'targets = {json.dumps(targets)}\nwatch = ["{_PACKAGE}"]\ndevice = "{case.device}"\n'
         # What rounding to bfloat16 in another order comes to over many layers.
         "tolerance = { bfloat16 = [0.1, 0.3] }\n"
     )

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from preheatd.bench.figures import (
+    PACKAGED,
     WAYS,
     by_growth,
     notes,
@@ -76,7 +77,7 @@ def _way_row(one: Figures) -> tuple[str, ...]:
     return (
         WAYS[one.way],
         f"{median.import_torch_seconds:.2f}",
-        _ms(median.import_seconds) if one.way in ("lean", "dynamo") else "",
+        _ms(median.import_seconds) if one.way in PACKAGED else "",
         _ms(median.load_seconds),
         _ms(median.first_call_seconds),
         _ms(median.ready_seconds),

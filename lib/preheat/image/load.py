@@ -151,6 +151,8 @@ class LoadedImage:
 
     def uninstall(self) -> None:
         """Nothing of an image is shared: what it put into modules goes with ``call``."""
+        if self._library is not None:
+            self._library.release()
 
     # --- globals ---------------------------------------------------------------------------
 

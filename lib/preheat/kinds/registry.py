@@ -18,9 +18,15 @@ _MODULES: Final = {
     "inductor": ("preheat.kinds.inductor", "InductorKind"),
     "eager": ("preheat.kinds.traced", "EagerKind"),
     "aot_eager": ("preheat.kinds.traced", "AotEagerKind"),
+    "regional": ("preheat.kinds.regional", "RegionalKind"),
     "aoti": ("preheat.kinds.aoti", "AotiKind"),
 }
-_BACKENDS: Final = ("inductor", "eager", "aot_eager")
+_BACKENDS: Final = {
+    "inductor": "inductor",
+    "eager": "eager",
+    "aot_eager": "aot_eager",
+    "regional_inductor": "regional",
+}
 
 
 @functools.cache
@@ -45,7 +51,7 @@ def of_backend(backend: str) -> Kind:
     Raises ``RefusedError`` for a backend whose graphs no kind can store.
     """
     if backend in _BACKENDS:
-        return find(backend)
+        return find(_BACKENDS[backend])
     if is_custom(backend):
         return find(CUSTOM + backend)
     raise RefusedError(

@@ -217,7 +217,8 @@ class Capture:
 
         with (
             identifiers_from(self._first_identifier),
-            graphs_found_again(),
+            # The marks of regions are no part of the cache's keys.
+            graphs_found_again() if self._spec.backend == "inductor" else contextlib.nullcontext(),
             functorch_config.patch(
                 bundled_autograd_cache=True,
                 autograd_cache_allow_custom_autograd_functions=True,

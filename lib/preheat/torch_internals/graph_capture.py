@@ -106,6 +106,8 @@ class GraphRecorder:
             return self._eager
         if backend == "aot_eager":
             return self._aot_eager
+        if backend == "regional_inductor":
+            return self._regional
         return self._custom(backend, original) if is_custom(backend) else original
 
     def _eager(self, graph: Any, inputs: Any, **options: Any) -> Any:
@@ -133,6 +135,16 @@ class GraphRecorder:
             return aot_eager(graph, inputs, fw_compiler=compiler(False), bw_compiler=compiler(True))
         finally:
             self._last = self._open.pop()
+
+    def _regional(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        from preheat.torch_internals.regional import regional_backend
+
+        self._open.append(BackendCall())
+        try:
+            return regional_backend(graph, inputs)
+        finally:
+            self._last = self._open.pop()
+            self._last.refusals = ["regions of a graph were compiled on their own"]
 
     def _custom(self, name: str, original: Any) -> Any:
         run = torch._dynamo.lookup_backend(name) if isinstance(original, str) else original

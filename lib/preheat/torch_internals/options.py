@@ -27,6 +27,10 @@ class CompileOptions:
         import torch
 
         options = dict(self.options) or None
+        if self.backend == "regional_inductor":
+            from preheat.torch_internals.regional import regional_backend
+
+            return regional_backend
         if self.backend == "inductor":
             return torch._TorchCompileInductorWrapper(self.mode or "default", options, self.dynamic)
         if self.mode or options:

@@ -21,11 +21,13 @@ MOST_BATCHES = 5000
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
-    """Measure one way. ``job``: way, steady_seconds, artifacts (a path or null), save."""
+    """Measure one way. ``job``: way, target and form of preheat's, steady_seconds, artifacts, save."""
     from . import case
-    from .models import build
+    from .models import Regional, build
 
     module, args = build(case.PROGRAM, case.DEVICE, case.LAYERS)
+    if job["target"] == "regional":
+        module = Regional(module)
     gpu = case.DEVICE == "cuda"
     synchronize = torch.cuda.synchronize if gpu else _nothing
     if gpu:
@@ -37,7 +39,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     before = frozenset(sys.modules)
     began, cpu_began = time.perf_counter(), time.process_time()
     preheat_load: Any = None
-    if job["way"] in ("lean", "dynamo"):
+    if job["form"]:
         from preheat import load
 
         preheat_load = load
@@ -68,7 +70,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         "modules_load": len(added_by_load),
         "modules": len(added),
         "max_error": error,
-        **_what_ran(job["way"], call),
+        **_what_ran(job, call),
     }
 
 
@@ -86,7 +88,7 @@ def _make_ready() -> None:
 
 def _prepared(job: dict[str, Any], module: Any, preheat_load: Any) -> Any:
     if preheat_load is not None:
-        return preheat_load("program", module, form=job["way"], on_miss="error")
+        return preheat_load(job["target"], module, form=job["form"], on_miss="error")
     if job["way"] == "eager":
         return module
     if job["way"] == "mega" and not job["save"]:
@@ -133,13 +135,13 @@ def _difference(output: Any, wanted: Any) -> float:
     return float((a.float() - b.float()).abs().max())
 
 
-def _what_ran(way: str, call: Any) -> dict[str, Any]:
+def _what_ran(job: dict[str, Any], call: Any) -> dict[str, Any]:
     """What was loaded, and how many graphs this process compiled by itself."""
     from preheat.torch_internals.counters import graphs_compiled
 
     compiled = graphs_compiled()
-    if way not in ("lean", "dynamo"):
-        return {"form": way, "compiled": compiled, "misses": 0, "image": None}
+    if not job["form"]:
+        return {"form": job["way"], "compiled": compiled, "misses": 0, "image": None}
     report = call.preheat
     image = _image(report.manifest) if report.form == "lean" else None
     return {

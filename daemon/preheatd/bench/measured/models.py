@@ -24,6 +24,18 @@ class Perceptron(nn.Module):
         return result
 
 
+class Regional(nn.Module):
+    """A program as one region that is marked for compilation."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *args: Any) -> Any:
+        with torch.fx.traceback.annotate({"compile_with_inductor": {}}):
+            return self.program(*args)
+
+
 class Block(nn.Module):
     """One layer of a transformer, with causal attention."""
 
