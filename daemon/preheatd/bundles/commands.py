@@ -133,7 +133,7 @@ async def _import(
     answers = await environments_here(config) if only_here else {}
     source = sys.stdin.fileno() if file == _STANDARD else Path(file)
     importer = Importer(
-        lambda: DiskStore(place, create=True),
+        lambda: DiskStore(place, create=True, signing=config.signing if config else None),
         Arrivals(
             config,
             replace=replace,
@@ -190,7 +190,7 @@ def _print_imported(imported: Imported) -> None:
         f"{imported.reused} were here already"
     )
     if imported.signatures:
-        click.echo(f"{imported.signatures} signatures came along; this version keeps none")
+        click.echo(f"{imported.signatures} packages brought signatures")
 
 
 def _print(answer: Json) -> None:

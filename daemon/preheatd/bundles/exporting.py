@@ -17,7 +17,7 @@ from preheat.store.files import Files
 from preheat.store.temporary import temporary_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
     from typing import Protocol
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     class _Sink(Protocol):
         async def write(self, data: bytes, /) -> object: ...
-
-
-NO_SIGNATURES: tuple[bytes, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,13 +39,9 @@ class Exported:
 
 @dataclasses.dataclass(frozen=True)
 class Exporter:
-    """Writes bundles of packages of one store.
-
-    ``signatures``: the signature records of a manifest, by its digest; none by default.
-    """
+    """Writes bundles of packages of one store, with their signatures."""
 
     store: DiskStore
-    signatures: Callable[[Digest], Sequence[bytes]] = lambda _: NO_SIGNATURES
 
     async def to_file(self, refs: Sequence[Ref], path: Path) -> Exported:
         """Write a bundle; a file that has the name already is replaced when the new one is whole.
@@ -102,9 +95,11 @@ class Exporter:
 
     def _index(self, refs: Sequence[Ref]) -> form.Index:
         """One manifest in memory at a time."""
-        return form.make_index(
-            (self._proven(ref), tuple(self.signatures(ref.manifest))) for ref in refs
-        )
+        return form.make_index((self._proven(ref), self._signatures(ref.manifest)) for ref in refs)
+
+    def _signatures(self, manifest: Digest) -> tuple[bytes, ...]:
+        data = self.store.signatures(manifest)
+        return () if data is None else (data,)
 
     def _proven(self, ref: Ref) -> Manifest:
         manifest = self.store.read_manifest(ref.manifest)
@@ -120,7 +115,7 @@ class Exporter:
             ref = ObjectRef(name=member.name, sha256=member.part.sha256, size=member.part.size)
             yield from self.store.pieces(ref)
             return
-        for record in self.signatures(member.package.manifest):
+        for record in self._signatures(member.package.manifest):
             if form.part_of(record) == member.part:
                 yield record
                 return

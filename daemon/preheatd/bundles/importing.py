@@ -10,6 +10,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import os
 import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,27 +58,13 @@ _SPOOL_BYTES = 8 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What an import did. ``signatures``: how many records came along; see ``Signatures``."""
+    """What an import did. ``signatures``: how many packages brought signatures."""
 
     packages: tuple[Arrived, ...]
     written: int
     written_bytes: int
     reused: int
     signatures: int
-
-
-class Signatures:
-    """Where the signature records of a bundle go. This one counts them and keeps none.
-
-    A record is opaque bytes that belong to a manifest, named by its digest.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def offered(self, manifest: Digest, record: bytes) -> None:
-        """A record, verified to be what the index names, before anything is published."""
-        self.count += 1
 
 
 class Importer:
@@ -94,13 +81,12 @@ class Importer:
         *,
         length: int | None = None,
         here: Callable[[Environment], tuple[Reason, ...]] = lambda _: (),
-        signatures: Signatures | None = None,
     ) -> None:
         self._open_store = open_store
         self._arrivals = arrivals
         self._parser = BundleParser(length)
         self._here = here
-        self._signatures = signatures or Signatures()
+        self._signatures: dict[Digest, tuple[int, int]] = {}
         self._spool: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)
         self._spooled: list[tuple[int, int]] = []
         self._others: list[Environment] = []
@@ -123,12 +109,13 @@ class Importer:
         self._parser.finish()
         while self._commits:
             self._commits.popleft().result()
+        self._check_signatures()
         return Imported(
             packages=tuple(self._published(judged) for judged in self._judged.values()),
             written=self._written,
             written_bytes=self._written_bytes,
             reused=self._reused,
-            signatures=self._signatures.count,
+            signatures=len(self._signatures),
         )
 
     def close(self) -> None:
@@ -151,7 +138,7 @@ class Importer:
                 self._keep(manifest, data)
             case SignatureRead(member, data):
                 assert member.package is not None
-                self._signatures.offered(member.package.manifest, data)
+                self._signatures[member.package.manifest] = self._spool_end(data)
             case ManifestsRead():
                 self._judge()
             case IndexRead() | End():
@@ -159,15 +146,31 @@ class Importer:
 
     def _keep(self, manifest: Manifest, data: bytes) -> None:
         """Remember a manifest without keeping it in memory: there may be thousands."""
-        self._spooled.append((self._spool.tell(), len(data)))
-        self._spool.write(data)
+        self._spooled.append(self._spool_end(data))
         only = self._arrivals.only
         if only is not None and not self._others:
             self._others.append(manifest.environment)
 
-    def _manifest_at(self, place: tuple[int, int]) -> Manifest:
+    def _spool_end(self, data: bytes) -> tuple[int, int]:
+        place = self._spool.seek(0, os.SEEK_END), len(data)
+        self._spool.write(data)
+        return place
+
+    def _check_signatures(self) -> None:
+        """All of them before the first package is published."""
+        assert self._store is not None
+        for digest, judged in self._judged.items():
+            if judged.result in COMING:
+                place = self._signatures.get(digest)
+                data = None if place is None else self._bytes_at(place)
+                self._store.accept_signatures(self._manifest_at(self._places[digest]), data)
+
+    def _bytes_at(self, place: tuple[int, int]) -> bytes:
         self._spool.seek(place[0])
-        return decode_manifest(self._spool.read(place[1]))
+        return self._spool.read(place[1])
+
+    def _manifest_at(self, place: tuple[int, int]) -> Manifest:
+        return decode_manifest(self._bytes_at(place))
 
     def _judge(self) -> None:
         """All manifests are known and belong together; now it is said which objects are written."""
@@ -241,7 +244,7 @@ class Importer:
         # Somebody may have published meanwhile.
         again = self._arrivals.judge(self._store, manifest)
         if again.result in COMING:
-            self._store.publish(manifest)
+            self._store.publish(manifest, built_here=False)
         return again
 
 

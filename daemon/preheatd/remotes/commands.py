@@ -156,7 +156,7 @@ async def _pull(
     remote = await opened(url, seconds)
     puller = Puller(
         remote,
-        lambda: DiskStore(place, create=True),
+        lambda: DiskStore(place, create=True, signing=config.signing if config else None),
         Arrivals(config, replace=replace, only=only, targets=frozenset(targets)),
         jobs=jobs,
         seconds=seconds,

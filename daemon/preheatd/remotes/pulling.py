@@ -16,12 +16,14 @@ from preheat.manifest import (
     decode_ref,
     encode,
     environment_digest,
+    sha256,
 )
 from preheat.store import records
 from preheat.store.arrival import PIECE_BYTES
+from preheat.store.signatures import MAX_SIGNATURES_BYTES
 from preheatd.arriving import COMING, Arrivals, Arrived
 from preheatd.remotes.calls import at_once, limited
-from preheatd.remotes.remote import object_path, ref_path
+from preheatd.remotes.remote import object_path, ref_path, signatures_path
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
@@ -147,6 +149,10 @@ class Puller:
         await at_once(
             self._jobs, (functools.partial(self._object, store, ref) for ref in largest_first)
         )
+        for manifest in coming:  # all of them before the first package is published
+            path = signatures_path(sha256(encode(manifest)))
+            data = await self._call(self._remote.read, path, MAX_SIGNATURES_BYTES)
+            await asyncio.to_thread(store.accept_signatures, manifest, data)
         return tuple([await asyncio.to_thread(self._publish, store, *one) for one in judged])
 
     async def _object(self, store: DiskStore, ref: ObjectRef) -> None:
@@ -182,7 +188,7 @@ class Puller:
             return judged
         again = self._arrivals.judge(store, manifest)  # somebody may have published meanwhile
         if again.result in COMING:
-            store.publish(manifest)
+            store.publish(manifest, built_here=False)
         return again
 
 

@@ -7,15 +7,17 @@ call that such a store makes visible as a whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from preheat.errors import BundleError, CorruptedError, RemoteError
+from preheat.errors import BundleError, CorruptedError, RemoteError, UnsignedPackageError
 from preheat.manifest import MAX_REF_BYTES, ObjectRef, encode
 from preheat.store import records
+from preheat.store.signatures import MAX_SIGNATURES_BYTES, decode_signatures, joined
 from preheatd.remotes.calls import at_once, limited
-from preheatd.remotes.remote import object_path, ref_path
+from preheatd.remotes.remote import object_path, ref_path, signatures_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,10 +125,25 @@ class Pusher:
         for _ in self._store.pieces(ref):
             pass
 
+    async def _signatures(self, manifest: Digest) -> None:
+        """Those of here and those that the remote has: several may have signed."""
+        data = await asyncio.to_thread(self._store.signatures, manifest)
+        if data is None:
+            return
+        path = signatures_path(manifest)
+        there = await self._call(self._remote.read, path, MAX_SIGNATURES_BYTES)
+        both = decode_signatures(data, manifest, path)
+        if there is not None:
+            with contextlib.suppress(UnsignedPackageError):  # damaged: what comes takes its place
+                both = joined(decode_signatures(there, manifest, path), both)
+        if encode(both) != there:
+            await self._call(self._remote.put_bytes, path, encode(both))
+
     async def _publish(self, ref: Ref, manifest: Manifest) -> Sent:
         """The manifest, then the ref: the one file that changes."""
         data = encode(manifest)
         await self._object(ObjectRef(name="manifest", sha256=ref.manifest, size=len(data)))
+        await self._signatures(ref.manifest)
         path = ref_path(ref.target, ref.environment)
         before = await self._call(self._remote.read, path, MAX_REF_BYTES)
         try:

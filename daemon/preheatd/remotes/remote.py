@@ -181,6 +181,11 @@ def object_path(digest: Digest) -> str:
     return str(Layout(Path("/")).object(digest).relative_to("/"))
 
 
+def signatures_path(digest: Digest) -> str:
+    """Where the signatures of a manifest are, from the root; the same as on disk."""
+    return str(Layout(Path("/")).signatures(digest).relative_to("/"))
+
+
 def ref_path(target: str, environment: Digest) -> str:
     """Where a ref is, from the root; the same as on disk."""
     return str(Layout(Path("/")).ref(target, environment).relative_to("/"))

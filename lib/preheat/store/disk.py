@@ -129,14 +129,17 @@ class DiskStore:
         ``ref`` and ``manifest`` are what ``read_package`` gave. Raises ``UnsignedPackageError``;
         ``ConfigurationError`` for an impossible level.
         """
-        from preheat.store.keys import signing_of
-
-        signing = signing_of(os.environ) if self.signing is None else self.signing
+        signing = self._signing()
         if not signing.is_on:
             return
         from preheat.store import signing as signed
 
         signed.check_signed(self._reader, self.layout, signing, ref, manifest)
+
+    def _signing(self) -> Signing:
+        from preheat.store.keys import signing_of
+
+        return signing_of(os.environ) if self.signing is None else self.signing
 
     def open_object(self, ref: ObjectRef) -> OpenObject:
         path = self.layout.object(ref.sha256)
@@ -258,8 +261,11 @@ class DiskStore:
         self._ready_to_write()
         return Arrival(self._files, self._writer, self.layout, ref, verified=verified)
 
-    def publish(self, manifest: Manifest) -> Ref:
-        """See ``Store``. Generations count up from 1, and again from 1 after a damaged ref.
+    def publish(self, manifest: Manifest, *, built_here: bool = True) -> Ref:
+        """See ``Store``. ``built_here``: a signing key signs it; else it must be signed where that is asked
+        for (``accept_signatures`` comes first), and ``UnsignedPackageError`` says that it is not.
+
+        Generations count up from 1, and again from 1 after a damaged ref.
 
         When it raises, the old ref is still there, unless the error came after the rename, from making
         it durable: then readers see the new package already.
@@ -276,7 +282,9 @@ class DiskStore:
                     raise records.missing_object(manifest, needed)
             digest, _ = self.put_object(content)
             ref = records.next_ref(manifest, digest, self._previous(manifest), self._now())
-            if self.signing is not None and self.signing.key is not None:
+            if not built_here:
+                self.check_signed(ref, manifest)
+            elif self.signing is not None and self.signing.key is not None:
                 # Before the ref: no reader finds it unsigned.
                 self.sign(ref, self.signing.key)
             path = self.layout.ref(ref.target, ref.environment)
@@ -293,6 +301,26 @@ class DiskStore:
         from preheat.store import signing as signed
 
         return signed.sign(self._reader, self._writer, self.layout, ref, key, self._now())
+
+    def signatures(self, manifest: Digest) -> bytes | None:
+        """The signatures of a manifest, to be carried along; None where there are none that can be read."""
+        from preheat.store.signatures import MAX_SIGNATURES_BYTES
+
+        try:
+            return self._reader.read(self.layout.signatures(manifest), MAX_SIGNATURES_BYTES)
+        except CorruptedError:
+            return None
+
+    def accept_signatures(self, manifest: Manifest, data: bytes | None) -> None:
+        """Check and keep what came with a package from elsewhere, before it is published.
+
+        Raises ``UnsignedPackageError`` where signatures are required and no trusted key signed it.
+        """
+        from preheat.store import signing as signed
+
+        self._ready_to_write()
+        ref = signed.published_as(manifest, sha256(encode(manifest)))
+        signed.accept(self._reader, self._writer, self.layout, self._signing(), ref, data)
 
     # upkeep
 

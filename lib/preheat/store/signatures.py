@@ -148,6 +148,14 @@ def decode_signatures(data: bytes, manifest: Digest, where: str) -> Signatures:
     return found
 
 
+def joined(found: Signatures | None, arriving: Signatures) -> Signatures:
+    """The signatures of two files beside one manifest; of a key that signed both, the one in ``found``."""
+    here = found.signatures if found is not None else ()
+    known = {one.key for one in here}
+    new = tuple(one for one in arriving.signatures if one.key not in known)
+    return Signatures(manifest=arriving.manifest, signatures=(*here, *new)[:MAX_SIGNATURES])
+
+
 def check(found: Signatures | None, ref: Ref, keys: Iterable[PublicKey]) -> PublicKey:
     """The trusted key that signed the package of ``ref``. Raises ``UnsignedPackageError``: why none did."""
     trusted = {key.id: key for key in keys}

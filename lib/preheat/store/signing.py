@@ -12,6 +12,7 @@ from preheat.store.signatures import (
     MAX_SIGNATURES_BYTES,
     Signatures,
     decode_signatures,
+    joined,
 )
 
 if TYPE_CHECKING:
@@ -89,9 +90,38 @@ def sign(
     made = signer.added_to(found, ref, now.isoformat(timespec="milliseconds"))
     if made is None:
         return False
-    path = layout.signatures(ref.manifest)
+    _write(writer, layout, made)
+    return True
+
+
+def accept(
+    reader: Reader, writer: Writer, layout: Layout, signing: Signing, ref: Ref, data: bytes | None
+) -> None:
+    """Check a package that comes from elsewhere by the signatures here and in ``data``, and keep these.
+
+    Raises ``UnsignedPackageError`` as for a package that lies here; then nothing is kept. Bytes that are no
+    signatures count as none.
+    """
+    try:
+        here = read_signatures(reader, layout, ref)
+    except UnsignedPackageError:
+        here = None  # damaged: what comes takes its place
+    both = here
+    if data is not None:
+        try:
+            both = joined(here, decode_signatures(data, ref.manifest, "what came with it"))
+        except UnsignedPackageError as error:
+            if signing.is_on:
+                signing.refuse(error)
+    if signing.is_on:
+        signing.check(both, ref)
+    if both is not None and both != here:
+        _write(writer, layout, both)
+
+
+def _write(writer: Writer, layout: Layout, made: Signatures) -> None:
+    path = layout.signatures(made.manifest)
     with writing(path):
         writer.directory(path.parent.parent)
         writer.directory(path.parent)
         writer.put(path, encode(made))
-    return True
