@@ -20,7 +20,6 @@ import aiofiles
 
 from preheat.errors import BundleError, IncompatibleError, PreheatError, StoreError
 from preheat.manifest import ObjectRef, decode_manifest
-from preheat.store.arrival import PIECE_BYTES
 from preheat.store.bundle_parser import (
     BundleParser,
     End,
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
 
 # Making files durable takes longer than writing them; a few at a time keep a disk busy.
 _COMMITTING = 4
+# Each read is handed from one thread to another, which takes its time on a busy machine.
+_READ_BYTES = 16 * 1024 * 1024
 _SPOOL_BYTES = 8 * 1024 * 1024
 
 
@@ -284,10 +285,10 @@ async def import_bundle(file: Path | int, importer: Importer) -> Imported:
 
 async def _read_ahead(source: _Source) -> AsyncIterator[bytes]:
     """The pieces of a file, the next one read while one is handled."""
-    ahead = asyncio.ensure_future(source.read(PIECE_BYTES))
+    ahead = asyncio.ensure_future(source.read(_READ_BYTES))
     try:
         while piece := await asyncio.shield(ahead):
-            ahead = asyncio.ensure_future(source.read(PIECE_BYTES))
+            ahead = asyncio.ensure_future(source.read(_READ_BYTES))
             yield piece
     finally:
         with contextlib.suppress(BaseException):
