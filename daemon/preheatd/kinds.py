@@ -26,6 +26,7 @@ KINDS = frozenset(
     proof_missing rebuild_asked refused remote request settings_differ sources_never_settle
     state_unusable store store_not_usable store_untrusted symbol_added symbol_deleted
     symbol_edited symbol_moved symbol_reformatted target timed_out unexpected unknown_kind unknown_target
+    unsigned_package
     unsupported_version untrusted_store usage value_changed variable_changed wait_timeout
     weights_differ wrong_package
     """.split()

@@ -33,6 +33,7 @@ from support.faults import (
     Killed,
     QuickFiles,
     die,
+    next_call,
     opened,
 )
 from support.manifests import ENVIRONMENT, manifest_of
@@ -407,7 +408,7 @@ def test_a_repair_that_goes_wrong_at_any_call_harms_nothing(
     broken.layout.cachedir_tag.unlink()
     number, reached = 0, True
     while reached:
-        number += 1
+        number = next_call(number)
         root = tmp_path / str(number) / "store"
         shutil.copytree(tmp_path / "before", root.parent)
         files = FailingFiles(number, instead, once=once)

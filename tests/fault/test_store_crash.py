@@ -26,6 +26,7 @@ from support.faults import (
     Operation,
     die,
     fail_at_every_call,
+    next_call,
     opened,
 )
 from support.manifests import ENVIRONMENT, SAMPLE, manifest_of
@@ -93,7 +94,7 @@ def test_a_failure_while_the_store_is_made(
     number = 0
     reached = True
     while reached:
-        number += 1
+        number = next_call(number)
         root = tmp_path / str(number) / "store"
         files = FailingFiles(number, instead, once=False)
         try:

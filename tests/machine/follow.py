@@ -273,6 +273,12 @@ def drop_ins() -> None:
         if name == "notify-reload.conf" and version < 253:
             say(f"not tried: {name} is for systemd 253 and newer, here is {version}")
             continue
+        if name == "signing.conf":
+            code, out = sh(
+                "/opt/preheat/bin/pip install -q 'preheat[sign]' && "
+                "preheat keys new /etc/preheat/shop.signing_key"
+            )
+            check("a signing key is made", code == 0, out)
         shutil.copy(f"/usr/local/share/preheat/systemd/{name}", place / name)
         code, out = sh(f"systemctl daemon-reload && systemctl restart {UNIT}")
         check(

@@ -42,7 +42,7 @@ def wheels(place: Path) -> None:
         place,
         "-c",
         constraints,
-        f"{ROOT}[daemon]",
+        f"{ROOT}[daemon,sign]",
         "pip",
         "setuptools",
     )

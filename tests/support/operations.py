@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 from typing import TYPE_CHECKING
 
-from preheat.manifest import sha256
+from preheat.manifest import encode, sha256
 from preheat.store import DiskStore, build_lock, copy_package
+from preheat.store.collection import Rules
+from preheat.store.keys import Signing
+from preheat.store.records import utc_now
+from preheat.store.signatures import new_key
 from preheat.store.temporary import process_space
+from preheatd.arriving import Arrivals
+from preheatd.bundles.importing import Importer, import_bundle
+from preheatd.remotes.pulling import Puller
+from preheatd.remotes.remote import Remote
 from preheatd.state import Failure, State
+from support.bundles import exported, proven
 from support.faults import NEW, OLD, Operation, QuickFiles, opened
 from support.manifests import ENVIRONMENT, manifest_of
 
@@ -96,6 +107,78 @@ def copy(store: DiskStore, _: Files) -> None:
     store.publish(manifest_of(NEW))
 
 
+def sign(store: DiskStore, _: Files) -> None:
+    """A publication that is signed."""
+    key = store.layout.root.parent / "key"
+    if not key.exists():
+        key.touch(0o600)
+        key.write_bytes(new_key())
+    store.signing = Signing("off", key=key)
+    store.publish(manifest_of(NEW))
+
+
+def has_signed(root: Path) -> None:
+    has_published(root)
+    found = DiskStore(root).signatures(sha256(encode(manifest_of(NEW))))
+    assert found is not None
+    assert b'"signature":' in found
+
+
+def prepare_collection(store: DiskStore) -> None:
+    """An earlier package, and an object that nobody names."""
+    store.put_object(b"lost")
+    store.put_object(NEW)
+    store.publish(manifest_of(NEW, target="another"))
+    store.publish(manifest_of(OLD, target="another"))
+
+
+def collect(store: DiskStore, files: Files) -> None:
+    """As it is done a month later."""
+    later = DiskStore(
+        store.layout.root,
+        create=True,
+        files=files,
+        now=lambda: utc_now() + datetime.timedelta(days=30),
+    )
+    later.collector().collect(Rules(keep_generations=0))
+
+
+def is_collected(root: Path) -> None:
+    """What could not be looked at may be left for the next time, and what is named is there."""
+    assert sha256(OLD) in set(DiskStore(root).object_digests())
+
+
+def elsewhere(store: DiskStore) -> DiskStore:
+    """Another store with the new package, proven."""
+    source = opened(store.layout.root.parent / "elsewhere")
+    source.put_object(NEW)
+    source.publish(proven(NEW))
+    return source
+
+
+def prepare_import(store: DiskStore) -> None:
+    exported(elsewhere(store), store.layout.root.parent / "bundle")
+
+
+def import_it(store: DiskStore, _: Files) -> None:
+    file = store.layout.root.parent / "bundle"
+    importer = Importer(lambda: store, Arrivals(None, replace=True), length=file.stat().st_size)
+    asyncio.run(import_bundle(file, importer))
+
+
+def pull(store: DiskStore, _: Files) -> None:
+    remote = Remote(f"file://{store.layout.root.parent}/elsewhere")
+    puller = Puller(remote, lambda: store, Arrivals(None, replace=True), jobs=1)
+    asyncio.run(puller.pull(()))
+
+
+def has_arrived(root: Path) -> None:
+    package = DiskStore(root).read_package("model", ENVIRONMENT)
+    assert package is not None
+    assert package[1] == proven(NEW)
+    has_new(root)
+
+
 def failure(attempts: int) -> Failure:
     return Failure(
         target="model", environment=ENVIRONMENT, kind="build", message="no", attempts=attempts
@@ -162,6 +245,10 @@ QUARANTINE_OBJECT = Operation(
 SWEEP = Operation("sweep", sweep, prepare=leave_temporary)
 LOCK = Operation("lock", lock, check=locked_again)
 READ = Operation("read", read)
+PUBLISH_SIGNED = Operation("publish signed", sign, prepare=put_new, finished=has_signed)
+COLLECT = Operation("collect", collect, prepare=prepare_collection, finished=is_collected)
+IMPORT = Operation("import a bundle", import_it, prepare=prepare_import, finished=has_arrived)
+PULL = Operation("pull from a remote", pull, prepare=elsewhere, finished=has_arrived)
 REMEMBER = Operation("remember a failure", remember, prepare=remembered, check=check_remembered)
 
 # Interrupted at every call: operations of the store, and what the daemon writes beside it.
@@ -176,6 +263,10 @@ OPERATIONS = (
     SWEEP,
     LOCK,
     READ,
+    PUBLISH_SIGNED,
+    COLLECT,
+    IMPORT,
+    PULL,
     REMEMBER,
 )
 # Those that promise that what they returned from survives a loss of power.
@@ -187,4 +278,7 @@ DURABLE = (
     COPY,
     QUARANTINE_REF,
     QUARANTINE_OBJECT,
+    PUBLISH_SIGNED,
+    IMPORT,
+    PULL,
 )

@@ -20,7 +20,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from support.faults import FailingFiles, Operation, opened
+from support.faults import FailingFiles, Operation, next_call, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -308,7 +308,7 @@ def fail_then_lose_power(
     """
     number = 0
     while True:
-        number += 1
+        number = next_call(number)
         place = tmp_path / str(number)
         root = place / "store"
         root.mkdir(parents=True)

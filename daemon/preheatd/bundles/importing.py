@@ -121,10 +121,12 @@ class Importer:
 
     def close(self) -> None:
         """Give up what has not arrived. May be repeated."""
-        if self._arrival is not None:
-            self._arrival.discard()
-        self._pool.shutdown(wait=True)
-        self._spool.close()
+        try:
+            if self._arrival is not None:
+                self._arrival.discard()
+        finally:
+            self._pool.shutdown(wait=True)
+            self._spool.close()
 
     def _heard(self, event: Event) -> None:
         match event:
