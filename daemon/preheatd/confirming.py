@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 from typing import TYPE_CHECKING
 
-from preheat.manifest import environment_digest
+from preheat.manifest import encode, environment_digest, sha256
 from preheat.store import DiskStore, copy_package
 from preheat.store.signing import UNSIGNED
-from preheatd.stages import BuildFailed
+from preheatd.stages import BuildFailed, Superseded
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from preheat.job import ProvenEvent
-    from preheat.manifest import Manifest
+    from preheat.manifest import Digest, Manifest
     from preheatd.attempts import Attempt
     from preheatd.outcome import BuildRequest
     from preheatd.state import State
+
+# What a service manager, a terminal or an operator sends.
+_ENDED_BY_SOMEBODY = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,13 +32,15 @@ class Confirming:
     """Proves the published package of a target in a really fresh process.
 
     Nothing else of the package changes: the manifest with the new proof takes the place of the old one. A
-    package that fails is taken back, and the target is built anew without forking.
+    package that fails is taken back, and the target is built anew without forking. ``interrupted``: packages
+    whose proof somebody ended before.
     """
 
     store: DiskStore
     state: State
     publish: Callable[[Manifest], None]
     still_current: Callable[[Manifest], Awaitable[None]]
+    interrupted: set[Digest] = dataclasses.field(default_factory=set)
 
     async def unconfirmed(self, request: BuildRequest) -> Manifest | None:
         """The published package, if its proof was forked."""
@@ -53,7 +59,10 @@ class Confirming:
     async def confirm(
         self, manifest: Manifest, attempt: Attempt, limit_seconds: float
     ) -> BuildFailed | None:
-        """Why the package was withdrawn; None when it was confirmed. Raises ``Superseded``."""
+        """Why the package was withdrawn; None when it was confirmed. Raises ``Superseded``.
+
+        Also for a proof that somebody ended, once: that says nothing about the package.
+        """
         try:
             proven = await _within(limit_seconds, attempt.prove_freshly())
             if proven.without:
@@ -61,10 +70,19 @@ class Confirming:
         except BuildFailed as failure:
             # Not while the sources differ: a proof of edited sources fails by design.
             await self.still_current(manifest)
+            if failure.signal in _ENDED_BY_SOMEBODY and self._is_first_time(manifest):
+                raise Superseded(()) from failure
             await uncancelled(asyncio.to_thread(self._withdraw, manifest, failure))
             return failure
         await uncancelled(asyncio.to_thread(self.publish, manifest.proven(proven.proof, {})))
         return None
+
+    def _is_first_time(self, manifest: Manifest) -> bool:
+        digest = sha256(encode(manifest))
+        if digest in self.interrupted:
+            return False  # it may end itself
+        self.interrupted.add(digest)
+        return True
 
     def _withdraw(self, manifest: Manifest, failure: BuildFailed) -> None:
         ref = self.store.read_ref(manifest.target, environment_digest(manifest.environment))

@@ -48,6 +48,7 @@ class Project:
     inventory: Inventory
     zygotes: Zygotes | None = None
     limits: LimitsTold = dataclasses.field(default_factory=LimitsTold)
+    interrupted: set[Digest] = dataclasses.field(default_factory=set)
 
     def with_config(self, config: Config) -> Project:
         """The same store and state for another configuration."""
@@ -97,7 +98,11 @@ class Project:
 
     def _confirming(self, still_current: Callable[[Manifest], Awaitable[None]]) -> Confirming:
         return Confirming(
-            store=self.store, state=self.state, publish=self._point_to, still_current=still_current
+            store=self.store,
+            state=self.state,
+            publish=self._point_to,
+            still_current=still_current,
+            interrupted=self.interrupted,
         )
 
     def _forks(self) -> Forks | None:

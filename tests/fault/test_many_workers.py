@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -178,7 +177,7 @@ def test_a_store_that_was_moved_and_another_home(project: Project, moved: Path) 
     figures.note("resources", **{"moved, another HOME": 1})
 
 
-def test_no_lean_object_names_the_places_of_its_build(project: Project) -> None:
+def test_no_lean_object_names_the_places_of_its_build(project: Project, tmp_path: Path) -> None:
     """Besides the names of sources for tracebacks and debuggers, which nothing opens."""
     places = [str(project.root).encode(), str(Path.home()).encode() + b"/"]
     sources = {str(path).encode() for path in project.root.rglob("*.py")}
@@ -186,11 +185,17 @@ def test_no_lean_object_names_the_places_of_its_build(project: Project) -> None:
     for needed in lean.objects:
         opened = project.store().open_object(needed)
         data = opened.read()
+        if needed.name.startswith("kernel/"):
+            # Its debug information names the compiler's inputs. What counts is what the loader looks for.
+            library = tmp_path / "library.so"
+            library.write_bytes(data)
+            read = ["readelf", "--dynamic", "--wide", str(library)]
+            data = subprocess.run(read, check=True, capture_output=True).stdout
+            assert b"NEEDED" in data
+            assert b"/" not in data.partition(b"NEEDED")[2]
         opened.close()
         for source in sources:
             data = data.replace(source, b"")
-        # What the C++ compiler noted of its input.
-        data = re.sub(rb"/[^\0]*\.main(\.cpp|_CxxBuild)\0", b"", data)
         found = [place for place in places if place in data]
         assert not found, (needed.name, found)
 

@@ -298,10 +298,18 @@ def drop_ins() -> None:
     sh(f"systemctl daemon-reload; systemctl restart {UNIT}")
 
 
+def stopped_often() -> None:
+    history = Path("/var/lib/preheat/shop/history.jsonl").read_text()
+    for action in ("package_withdrawn", "build_failed"):
+        found = [line for line in history.splitlines() if action in line]
+        check(f"being stopped and started often, no {action}", not found, found)
+
+
 def warm_once() -> None:
     code, out = sh("systemctl start preheat-warm@shop", limit=LIMIT_SECONDS)
     check("preheat-warm@shop succeeds beside the daemon", code == 0,
           out + sh("journalctl -u preheat-warm@shop -n 30 --no-pager")[1])  # fmt: skip
+    until("everything is fresh", status(), r"^1")
     code, out = sh("systemctl enable preheat-warm@shop")
     check("preheat-warm@shop can be enabled", code == 0, out)
 
@@ -315,7 +323,7 @@ def control_socket() -> None:
     check("an account outside of the group is refused", code != 0, out)
     sh(f"systemctl stop {UNIT}.service")
     code, out = sh(f"curl -sS --max-time 120 --unix-socket {SOCKET} http://preheat/v1/status")
-    check("the first caller starts the daemon", code == 0 and "classifier" in out, out)
+    check("the first caller starts the daemon", code == 0 and '"from":"daemon"' in out, out)
 
 
 def tcp_port() -> None:
@@ -379,6 +387,7 @@ AFTER = {
         dying,
         watchdog,
         drop_ins,
+        stopped_often,
         warm_once,
     ),
     "curl --unix-socket": (control_socket, tcp_port, stopping, user_unit),
