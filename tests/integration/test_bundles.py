@@ -16,10 +16,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from preheat.errors import BundleError, CorruptedError, IncompatibleError, StoreError
+from preheat.errors import (
+    BundleError,
+    CorruptedError,
+    IncompatibleError,
+    StoreError,
+    UnsignedPackageError,
+)
 from preheat.manifest import environment_digest, sha256
 from preheat.store import DiskStore
 from preheat.store.files import Files
+from preheat.store.keys import Signing, read_signer
+from preheat.store.signatures import new_key
 from preheatd import cli
 from preheatd.arriving import Arrivals, decide
 from preheatd.bundles.exporting import Exporter
@@ -353,3 +361,80 @@ def test_memory_does_not_grow_with_the_bundle(tmp_path: Path) -> None:
     assert (tmp_path / f"bundle{size}").stat().st_size > 200 * MEBIBYTE
     assert peaks[1] - peaks[0] < 40 * MEBIBYTE, peaks
     assert max(peaks) < 160 * MEBIBYTE, peaks
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    place = tmp_path / "key"
+    place.touch(0o600)
+    place.write_bytes(new_key())
+    return place
+
+
+def signed_bundle(tmp_path: Path, key: Path) -> Path:
+    store = two_packages(tmp_path / "signed")
+    for ref in store.refs():
+        store.sign(ref, key)
+    exported(store, tmp_path / "signed.bundle")
+    return tmp_path / "signed.bundle"
+
+
+def trusting(tmp_path: Path, *keys: Path) -> Signing:
+    file = tmp_path / "trusted_keys"
+    file.write_text("".join(f"{read_signer(one).public.line}\n" for one in keys))
+    return Signing("require", trusted=file)
+
+
+def test_signatures_come_along_and_count(tmp_path: Path, key: Path) -> None:
+    bundle = signed_bundle(tmp_path, key)
+    signing = trusting(tmp_path, key)
+    done = take(bundle, DiskStore(tmp_path / "to", create=True, signing=signing))
+    assert done.signatures == 2
+    reader = DiskStore(tmp_path / "to", signing=signing)
+    for ref in reader.refs():
+        reader.check_signed(ref, reader.read_manifest(ref.manifest))
+    assert exported(reader, tmp_path / "again") == bundle.read_bytes()
+
+
+def test_what_no_trusted_key_signed_is_not_imported(
+    bundle: Path, tmp_path: Path, key: Path
+) -> None:
+    other = tmp_path / "other"
+    other.touch(0o600)
+    other.write_bytes(new_key())
+    signing = trusting(tmp_path, other)
+    for file, kind in (
+        (bundle, "signature_missing"),
+        (signed_bundle(tmp_path, key), "unknown_key"),
+    ):
+        store = DiskStore(tmp_path / kind, create=True, signing=signing)
+        with pytest.raises(UnsignedPackageError) as raised:
+            take(file, store)
+        assert kind in raised.value.kind
+        assert targets(tmp_path / kind) == []
+
+
+def test_what_comes_from_elsewhere_is_never_signed_here(
+    bundle: Path, tmp_path: Path, key: Path
+) -> None:
+    """Whoever signs says that a package may run; that is not for an import to say."""
+    store = DiskStore(tmp_path / "to", create=True, signing=Signing("off", key=key))
+    take(bundle, store)
+    assert targets(tmp_path / "to") == ["decoder", "encoder"]
+    assert [store.signatures(ref.manifest) for ref in store.refs()] == [None, None]
+
+
+def test_signatures_that_are_none_are_no_signatures(tmp_path: Path, key: Path) -> None:
+    store = two_packages(tmp_path / "from")
+    for ref in store.refs():
+        store.sign(ref, key)
+        path = store.layout.signatures(ref.manifest)
+        path.chmod(0o644)
+        path.write_bytes(b"{}")
+    exported(store, tmp_path / "bundle")
+    take(tmp_path / "bundle", tmp_path / "off")
+    assert targets(tmp_path / "off") == ["decoder", "encoder"]
+    strict = DiskStore(tmp_path / "strict", create=True, signing=trusting(tmp_path, key))
+    with pytest.raises(UnsignedPackageError):
+        take(tmp_path / "bundle", strict)
+    assert targets(tmp_path / "strict") == []

@@ -13,9 +13,17 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from preheat.errors import BundleError, ConfigurationError, RemoteError, StoreError
+from preheat.errors import (
+    BundleError,
+    ConfigurationError,
+    RemoteError,
+    StoreError,
+    UnsignedPackageError,
+)
 from preheat.manifest import environment_digest, sha256
 from preheat.store import DiskStore
+from preheat.store.keys import Signing, read_signer
+from preheat.store.signatures import decode_signatures, new_key
 from preheatd import cli
 from preheatd.arriving import Arrivals
 from preheatd.remotes.pulling import Pulled, Puller
@@ -404,3 +412,36 @@ def test_the_commands(
     assert same_packages(tmp_path / "from", tmp_path / "to")
     assert cli.run(["pull", f"file://{tmp_path}/nothing", "--all-environments"]) == 7
     assert "There is no store at" in capfd.readouterr().err
+
+
+def test_signatures_travel_and_count(url: str, tmp_path: Path) -> None:
+    keys = []
+    for name in ("build host", "release"):
+        keys.append(tmp_path / name)
+        keys[-1].touch(0o600)
+        keys[-1].write_bytes(new_key())
+    trusted = tmp_path / "trusted_keys"
+    trusted.write_text(f"{read_signer(keys[0]).public.line}\n")
+    strict = Signing("require", trusted=trusted)
+    store = two_packages(tmp_path / "from")
+    push(url, store)
+    with pytest.raises(UnsignedPackageError):
+        pull(url, DiskStore(tmp_path / "unsigned", create=True, signing=strict))
+    assert list(DiskStore(tmp_path / "unsigned").refs()) == []
+    for ref in store.refs():
+        store.sign(ref, keys[0])
+    push(url, store)
+    # Somebody else signs as well; what is there already stays.
+    second = two_packages(tmp_path / "second")
+    for ref in second.refs():
+        second.sign(ref, keys[1])
+    push(url, second)
+    to = DiskStore(tmp_path / "to", create=True, signing=strict)
+    pull(url, to)
+    for ref in to.refs():
+        to.check_signed(ref, to.read_manifest(ref.manifest))
+        data = to.signatures(ref.manifest)
+        assert data is not None
+        assert {one.key for one in decode_signatures(data, ref.manifest, "").signatures} == {
+            read_signer(key).public.id for key in keys
+        }
