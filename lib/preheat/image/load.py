@@ -328,13 +328,12 @@ class LoadedImage:
         if not usable and unit.variants:
             raise IncompatibleError(reasons=self._guards.skipped)
 
+        library = self._library  # not by way of the image, for the same reason
+
         def variants_of(function: types.FunctionType) -> Variants:
-            if self._library is not None:
+            if library is not None:
                 return Variants(
-                    [
-                        GuardedVariant(LibraryGuards(one, self._library), self._library.run)
-                        for one, _ in usable
-                    ],
+                    [GuardedVariant(LibraryGuards(one, library), library.run) for one, _ in usable],
                     lambda why: missed(function, why),
                 )
             cells = dict(
