@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from preheatd.outcome import BuildRequest
     from preheatd.state import State
 
-# What a service manager, a terminal or an operator sends.
-_ENDED_BY_SOMEBODY = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+# What a service manager, a terminal, an operator or a machine without memory sends.
+_ENDED_BY_SOMEBODY = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def is_there(confirming: Confirming) -> bool:
     return confirming.store.read_ref("model", ENVIRONMENT) is not None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 async def test_a_proof_that_somebody_ended_takes_nothing_away(
     confirming: Confirming, number: int
 ) -> None:
