@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SECONDS = 600.0 if figures.FULL else 15.0
+SECONDS = float(os.environ.get("PREHEAT_CHAOS_SECONDS", "600" if figures.FULL else "15"))
 SEED = int(os.environ.get("PREHEAT_CHAOS_SEED", "3"))
 
 
