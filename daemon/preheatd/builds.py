@@ -106,6 +106,9 @@ class Builder:
         except OSError as error:
             failed = state_unusable(error, self.state.path)
             outcome = dataclasses.replace(outcome, failure=self._failure(request, failed))
+        finally:
+            # A compiler that was killed with its build left files.
+            self.state.sweep_compilers()
         return dataclasses.replace(outcome, seconds=time.monotonic() - started)
 
     async def _build_locked(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 DAMAGED_SUFFIX = ".damaged"
 # What Python's tempfile and a C++ compiler make in TMPDIR, and what inductor renames to its place.
-_TEMPORARY = ("tmp/tmp*", "tmp/cc*", "inductor/**/.*.tmp")
+_OF_COMPILERS = "tmp/cc*"
+_TEMPORARY = ("tmp/tmp*", _OF_COMPILERS, "inductor/**/.*.tmp")
 
 
 def temporary_beside(path: Path) -> Path:
@@ -42,6 +43,17 @@ def sweep_records(directories: Iterable[Path]) -> int:
     return removed
 
 
+def sweep_compilers(caches: Path, building: Callable[[], bool]) -> int:
+    """Remove what C++ compilers of ended builds left below ``caches``, unless somebody builds. Says how much.
+
+    For a daemon, whose idle processes may have other temporary files.
+    """
+    with contextlib.suppress(OSError):
+        seen = list(caches.glob(f"*/{_OF_COMPILERS}"))
+        return 0 if not seen or building() else _remove(seen)
+    return 0
+
+
 def sweep_caches(caches: Path, in_use: Callable[[], bool]) -> int:
     """Remove what killed compilers left below ``caches``, unless somebody builds. Says how much.
 
@@ -49,8 +61,10 @@ def sweep_caches(caches: Path, in_use: Callable[[], bool]) -> int:
     files of other names.
     """
     seen = list(_temporary(caches))
-    if not seen or in_use():
-        return 0
+    return 0 if not seen or in_use() else _remove(seen)
+
+
+def _remove(seen: list[Path]) -> int:
     for path in seen:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -20,7 +20,12 @@ from preheat.store.trust import Trust
 from preheat.verdict import Reason
 from preheatd import owned
 from preheatd.caches import CompilerCaches
-from preheatd.leftovers import sweep_caches, sweep_records, temporary_beside
+from preheatd.leftovers import (
+    sweep_caches,
+    sweep_compilers,
+    sweep_records,
+    temporary_beside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,6 +153,10 @@ class State:
         owned.sweep(self.daemons)
         sweep_records(self.path / name for name in _RECORDS)
         sweep_caches(self.path / "caches", self._is_in_use)
+
+    def sweep_compilers(self) -> None:
+        """Remove what the compilers of a build that was ended left, unless another one runs."""
+        sweep_compilers(self.path / "caches", lambda: any(self._owners(self.work)))
 
     def _is_in_use(self) -> bool:
         return any(any(self._owners(parent)) for parent in (self.work, self.daemons))

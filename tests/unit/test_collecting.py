@@ -154,11 +154,15 @@ def test_a_package_that_is_loaded_stays_until_it_is_not(store: DiskStore) -> Non
 
 def test_many_loads_of_a_package_share_one_descriptor(store: DiskStore) -> None:
     ref = put_package(store, b"one")
-    first, second = store.lease(ref.manifest), store.lease(ref.manifest)
-    assert first is second
-    assert first is not None
-    first.release()
-    first.release()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    taken = [store.lease(ref.manifest) for _ in range(5)]
+    assert all(one is not None and one.held for one in taken)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+    for one in taken:
+        assert one is not None
+        one.release()
+        one.release()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_package_that_a_worker_takes_away_gives_its_lease_back(store: DiskStore) -> None:
@@ -605,3 +609,18 @@ def test_a_collector_reads_a_manifest_once(store: DiskStore) -> None:
     files.reads = 0
     assert collector.plan(NOTHING).deletions == first.deletions
     assert files.reads == 2  # the refs
+
+
+def test_of_two_leases_each_ends_by_itself(store: DiskStore) -> None:
+    ref = put_package(store, b"one")
+    first, second = store.lease(ref.manifest), store.lease(ref.manifest)
+    assert first is not None
+    assert second is not None
+    first.release()
+    assert not first.held
+    assert second.held
+    done = collected(root_of(store))
+    assert done.deleted == ()
+    check_whole(store)
+    second.release()
+    assert [one.digest for one in collected(root_of(store)).deleted] == [ref.manifest]

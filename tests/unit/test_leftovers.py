@@ -267,3 +267,17 @@ async def test_two_who_ask_at_once_get_the_same_zygote(
     assert one is two
     assert len(started) == 1
     await zygotes.close()
+
+
+def test_a_daemon_removes_what_compilers_of_its_ended_builds_left(state: State) -> None:
+    left = state.path / "caches" / "e" / "tmp" / "ccAbCd.s"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    others = left.with_name("tmp1234")  # an idle process may have it open
+    for path in (left, others):
+        path.write_bytes(b"half")
+    with owned.OwnedDirectory(state.work, OWNER):
+        state.sweep_compilers()
+        assert left.exists()
+    state.sweep_compilers()
+    assert not left.exists()
+    assert others.exists()

@@ -35,35 +35,43 @@ _TRIES = 3
 _BETWEEN_TRIES_SECONDS = 0.001
 
 
-class Lease:
-    """One lease; dropping the last reference ends it. ``held`` is false where locks do not work."""
+class _Hold:
+    """The lock on one manifest in this process, for as long as any lease has it."""
 
-    def __init__(self, files: Files, descriptor: int | None) -> None:
+    def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self._files.close(self.descriptor)
+
+
+class Lease:
+    """One lease; dropping it ends it. ``held`` is false where locks do not work.
+
+    A package that is leased several times stays until the last of the leases has ended.
+    """
+
+    def __init__(self, hold: _Hold | None) -> None:
+        self._hold = hold
 
     @property
     def held(self) -> bool:
-        return self._descriptor is not None
+        return self._hold is not None
 
     def has(self, descriptor: int) -> bool:
         """Whether this descriptor is its own."""
-        return self._descriptor == descriptor
+        return self._hold is not None and self._hold.descriptor == descriptor
 
     def release(self) -> None:
         """End it. May be repeated."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                self._files.close(descriptor)
-
-    def __del__(self) -> None:
-        self.release()
+        self._hold = None
 
 
 # One descriptor for each package, however often it is loaded. By device and inode, which stay those of
-# this file as long as the lease has it open.
-_leases: weakref.WeakValueDictionary[tuple[int, int], Lease] = weakref.WeakValueDictionary()
+# this file as long as a lease has it open.
+_holds: weakref.WeakValueDictionary[tuple[int, int], _Hold] = weakref.WeakValueDictionary()
 
 
 def take(files: Files, reader: Reader, path: Path) -> Lease | None:
@@ -74,7 +82,7 @@ def take(files: Files, reader: Reader, path: Path) -> Lease | None:
     try:
         opened = reader.open(path)
     except (PreheatError, OSError):
-        return Lease(files, None)
+        return Lease(None)
     if opened is None:
         return None
     descriptor = opened[0]
@@ -82,7 +90,7 @@ def take(files: Files, reader: Reader, path: Path) -> Lease | None:
     try:
         lease = _take(files, descriptor)
     except OSError:
-        lease = Lease(files, None)
+        lease = Lease(None)
     finally:
         if lease is None or not lease.has(descriptor):
             with contextlib.suppress(OSError):
@@ -93,18 +101,17 @@ def take(files: Files, reader: Reader, path: Path) -> Lease | None:
 def _take(files: Files, descriptor: int) -> Lease | None:
     status = files.fstat(descriptor)
     key = status.st_dev, status.st_ino
-    known = _leases.get(key)
-    if known is None or not known.held:
+    hold = _holds.get(key)
+    if hold is None:
         locked = _lock(files, descriptor)
         if locked is False or not files.fstat(descriptor).st_nlink:
             return None
-        known = Lease(files, descriptor if locked else None)
         if locked:
-            _leases[key] = known
+            hold = _holds[key] = _Hold(files, descriptor)
     elif not status.st_nlink:
         return None
     mark(files, descriptor, status)
-    return known
+    return Lease(hold)
 
 
 def _lock(files: Files, descriptor: int) -> bool | None:
