@@ -19,8 +19,8 @@ from preheat.store.collection import (
     StoredPackage,
     amount,
     duration,
-    plan_collection,
 )
+from preheat.store.collection_plan import plan_collection
 
 if TYPE_CHECKING:
     from preheat.store.collection import CollectionPlan, Hold

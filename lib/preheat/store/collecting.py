@@ -16,7 +16,8 @@ import msgspec
 
 from preheat.errors import BusyError, CorruptedError
 from preheat.manifest import MAX_REF_BYTES, decode_ref
-from preheat.store.collection import LEASED, CollectionPlan, Deletion, Rules, plan_collection
+from preheat.store.collection import LEASED, CollectionPlan, Deletion, Rules
+from preheat.store.collection_plan import plan_collection
 from preheat.store.failures import GONE, writing
 from preheat.store.gathering import NO_LOCKS_GRACE_SECONDS, Gatherer, KeptWarm
 from preheat.store.leases import mark

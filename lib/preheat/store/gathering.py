@@ -14,19 +14,13 @@ import contextlib
 import dataclasses
 import datetime
 import os
-import re
-from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from preheat.errors import CorruptedError
 from preheat.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_REF_BYTES,
-    decode_manifest,
     decode_ref,
-    environment_digest,
-    sha256,
 )
 from preheat.store.collection import (
     KEPT_WARM,
@@ -39,6 +33,7 @@ from preheat.store.collection import (
 )
 from preheat.store.failures import GONE, read_failure
 from preheat.store.layout import encode_name, is_digest
+from preheat.store.manifest_names import MANIFEST_BEGIN, Names, names_of
 from preheat.store.records import parse_ref
 
 if TYPE_CHECKING:
@@ -60,8 +55,6 @@ NO_ATIME_NOTE = (
     "leave no trace."
 )
 
-_MANIFEST_BEGIN = b'{"format":'
-_DIGESTS = re.compile(rb"[0-9a-f]{64}")
 # What an idle daemon remembers between two collections takes some kilobytes a manifest.
 _MOST_REMEMBERED = 1000
 _SOON_SECONDS = 60.0
@@ -81,22 +74,8 @@ class KeptWarm:
         return one in self.packages or one[0] in self.targets
 
 
-class _Names(NamedTuple):
-    """What a manifest says about itself; ``code`` are the objects that only loads read."""
-
-    target: str
-    environment: str
-    all: tuple[Digest, ...]
-    code: tuple[Digest, ...]
-
-
 # By digest: the stamp of the file that was read, and what it named.
-_Known = dict[str, tuple[tuple[int, int], _Names | None]]
-
-
-class _Lenient(msgspec.Struct):
-    format: int
-    target: str
+_Known = dict[str, tuple[tuple[int, int], Names | None]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -207,9 +186,9 @@ class Gatherer:
 
     def _packages(
         self, refs: _Refs, objects: Mapping[Digest, _Found], known: _Known
-    ) -> tuple[dict[Digest, _Names], set[Digest]]:
+    ) -> tuple[dict[Digest, Names], set[Digest]]:
         """Every manifest with what it names, and which of them are leased."""
-        named: dict[Digest, _Names] = {}
+        named: dict[Digest, Names] = {}
         leased: set[Digest] = set()
 
         def look(digest: Digest) -> None:
@@ -218,7 +197,7 @@ class Gatherer:
             known[digest] = stored.stamp, names
             ref = refs.current.get(digest)
             if names is None and ref is not None:  # damaged: all that goes with the ref is itself
-                names = _Names(ref.target, ref.environment, (digest,), ())
+                names = Names(ref.target, ref.environment, (digest,), ())
             if names is not None:
                 named[digest] = names
                 if is_leased:
@@ -234,7 +213,7 @@ class Gatherer:
                     needed.update(named[digest].all)
         return named, leased
 
-    def _look(self, digest: Digest, stored: StoredObject) -> tuple[_Names | None, bool]:
+    def _look(self, digest: Digest, stored: StoredObject) -> tuple[Names | None, bool]:
         """What an object names, None if it is no manifest; and whether somebody has a lease on it."""
         stamp, names = self._known.get(digest, (None, None))
         is_known = (
@@ -257,13 +236,13 @@ class Gatherer:
         finally:
             self._files.close(descriptor)
 
-    def _read_names(self, path: Path, descriptor: int, size: int) -> _Names | None:
-        begin = min(size, len(_MANIFEST_BEGIN))
+    def _read_names(self, path: Path, descriptor: int, size: int) -> Names | None:
+        begin = min(size, len(MANIFEST_BEGIN))
         first = self._reader.read_descriptor(path, descriptor, begin)
-        if first != _MANIFEST_BEGIN:
+        if first != MANIFEST_BEGIN:
             return None
         rest = self._reader.read_descriptor(path, descriptor, size - begin)
-        return None if rest is None else _names_of(first + rest, path.name)
+        return None if rest is None else names_of(first + rest, path.name)
 
     def _is_leased(self, descriptor: int) -> bool:
         try:
@@ -273,34 +252,9 @@ class Gatherer:
             return False
 
 
-def _names_of(data: bytes, digest: Digest) -> _Names | None:
-    """What a manifest names; of one in another format, all that could be the name of an object."""
-    try:
-        if sha256(data) == digest:
-            manifest = decode_manifest(data)
-            return _Names(
-                manifest.target,
-                environment_digest(manifest.environment),
-                (digest, *(one.sha256 for one in manifest.objects())),
-                tuple(one.sha256 for one in manifest.code_objects()),
-            )
-    except CorruptedError:
-        pass
-    try:
-        target = msgspec.json.decode(data, type=_Lenient).target
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    every = tuple(sorted(_digests_in(data) - {digest}))
-    return _Names(target, "", (digest, *every), every)
-
-
-def _digests_in(data: bytes) -> set[Digest]:
-    return {match.decode() for match in _DIGESTS.findall(data)}
-
-
 def _package(
     digest: Digest,
-    names: _Names,
+    names: Names,
     refs: _Refs,
     objects: Mapping[Digest, _Found],
     used: Mapping[Digest, int],
