@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from preheat.errors import CorruptedError
 from preheat.store import records
 from preheat.store.failures import GONE, read_failure, writing
+from preheat.store.reading import without_a_trace
 from preheat.store.turns import writers_turn
 from preheat.store.writing import READABLE_MODE
 
@@ -36,6 +37,7 @@ def pieces(files: Files, path: Path, opened: tuple[int, int], ref: ObjectRef) ->
     missing = size
     try:
         records.check_declared_size(ref, size, str(path))
+        without_a_trace(files, descriptor)
         while missing:
             piece = files.read(descriptor, min(missing, PIECE_BYTES))
             if not piece:

@@ -34,6 +34,7 @@ from preheat.store.collection import (
 from preheat.store.failures import GONE, read_failure
 from preheat.store.layout import encode_name, is_digest
 from preheat.store.manifest_names import MANIFEST_BEGIN, Names, names_of
+from preheat.store.reading import without_a_trace
 from preheat.store.records import parse_ref
 
 if TYPE_CHECKING:
@@ -227,9 +228,7 @@ class Gatherer:
             return None, False
         descriptor, size = opened
         try:
-            # A look is no load.
-            with contextlib.suppress(OSError):
-                self._files.keep_access_time(descriptor)
+            without_a_trace(self._files, descriptor)
             if not is_known:
                 names = self._read_names(path, descriptor, size)
             return names, names is not None and self._is_leased(descriptor)

@@ -36,7 +36,8 @@ from preheat.store.layout import (
     is_digest,
 )
 from preheat.store.locks import MAX_HOLDER_BYTES, decode_holder
-from preheat.store.looking import MANIFEST_BEGINS, Looker
+from preheat.store.looking import Looker
+from preheat.store.manifest_names import MANIFEST_BEGIN
 from preheat.store.signatures import MAX_SIGNATURES_BYTES, decode_signatures
 from preheat.store.temporary import is_leftover, process_space
 from preheat.store.trust import objection, walk
@@ -124,7 +125,7 @@ class Inspector(Looker):
 
     def _begins_like_a_manifest(self, path: Path) -> bool:
         try:
-            return self.read(path, len(MANIFEST_BEGINS) - 1) == MANIFEST_BEGINS
+            return self.read(path, len(MANIFEST_BEGIN) - 1) == MANIFEST_BEGIN
         except OSError:
             return False
 

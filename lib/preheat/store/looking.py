@@ -16,6 +16,8 @@ from preheat.manifest import (
 )
 from preheat.store.facts import Entry, FileKind, ObjectFact, Package, RefFact
 from preheat.store.failures import GONE
+from preheat.store.manifest_names import MANIFEST_BEGIN
+from preheat.store.reading import without_a_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from preheat.store.files import Files
 
 _PIECE_BYTES = 1024 * 1024
-# Every version writes the number of its format first.
-MANIFEST_BEGINS = b'{"format":'
 
 
 class Looker:
@@ -46,6 +46,7 @@ class Looker:
         try:
             # What is judged is what is read, also when the name has moved on meanwhile.
             entry = Entry(path=path, kind="file", status=self._files.fstat(descriptor))
+            without_a_trace(self._files, descriptor)
             digest, manifest = self._digest(descriptor, entry.status.st_size)
         except OSError as error:
             return ObjectFact(entry=_troubled(entry, error))
@@ -110,7 +111,7 @@ class Looker:
         kept: list[bytes] | None = []
         while piece := self._files.read(descriptor, _PIECE_BYTES):
             hashed.update(piece)
-            if kept == [] and not piece.startswith(MANIFEST_BEGINS):
+            if kept == [] and not piece.startswith(MANIFEST_BEGIN):
                 kept = None
             if kept is not None:
                 kept.append(piece)
