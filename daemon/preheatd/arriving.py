@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from typing import TYPE_CHECKING, Literal
 
-from preheat.errors import CorruptedError
-from preheat.manifest import encode, environment_digest, sha256
+from preheat.errors import CorruptedError, StoreError
+from preheat.manifest import ObjectRef, encode, environment_digest, sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from preheat.manifest import Digest, Manifest
     from preheat.store import DiskStore
@@ -55,6 +56,24 @@ def decide(
     if replace:
         return "replaced"
     return "replaced" if current_fits() is False and arriving_fits() else "kept"
+
+
+def check_room(store: DiskStore, wanted: Mapping[Digest, int]) -> None:
+    """Early and kindly; a disk that fills up meanwhile is found when it is written to.
+
+    ``wanted``: sizes of objects, by digest. Raises ``StoreError``.
+    """
+    needed = sum(
+        size
+        for digest, size in wanted.items()
+        if store.object_problem(ObjectRef(name="", sha256=digest, size=size))
+    )
+    free = shutil.disk_usage(store.layout.root).free
+    if needed > free:
+        raise StoreError(
+            f"{store.location} has {free} bytes left, and the packages need {needed}.",
+            remedy="Free some space, or choose another store with PREHEAT_STORE.",
+        )
 
 
 class Arrivals:

@@ -6,14 +6,14 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from preheat.errors import ConfigurationError, StoreError
+from preheat.errors import BundleError, ConfigurationError, StoreError
 from preheat.store.location import find_configuration, find_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from preheat.manifest import Digest, Ref
+    from preheat.manifest import Digest, Manifest, Ref
     from preheat.store import DiskStore
     from preheatd.config import Config
     from preheatd.probe import ProbeAnswer
@@ -61,6 +61,17 @@ def selected(
             f"{store.location} has no package{where}.", remedy="Build it first with `preheat warm`."
         )
     return chosen
+
+
+def proven(store: DiskStore, ref: Ref) -> Manifest:
+    """The manifest of a package that may be carried elsewhere. Raises ``BundleError``, ``CorruptedError``."""
+    manifest = store.read_manifest(ref.manifest)
+    if not manifest.is_proven():
+        raise BundleError(
+            f"The package of {ref.target!r} is not proven.",
+            remedy="Build it with `preheat warm` first.",
+        )
+    return manifest
 
 
 async def environments_here(config: Config | None) -> dict[str, ProbeAnswer]:

@@ -26,12 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 import test_daemon_double as double
 
-from preheat.manifest import ModuleSource, ObjectRef, Sources, sha256
-from preheat.sources.digest import module_digest
 from preheat.store import DiskStore
 from preheatd.config import load_config
 from preheatd.project import open_project
 from support.control import ask
+from support.published import publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,24 +167,8 @@ def many_targets(directory: Path, count: int = 1000) -> None:
     names = tuple(f"target_{number}" for number in range(count))
     file = double.make_project(directory / "project", names)
     store = DiskStore(directory / "store", create=True)
-    digest, size = store.put_object(b"compiled")
     for name in names:
-        text = (file.parent / "app" / f"{name}.py").read_bytes()
-        module = ModuleSource(
-            module=f"app.{name}",
-            root=0,
-            path=f"app/{name}.py",
-            file_sha256=sha256(text),
-            digest=module_digest(text),
-        )
-        made = double.manifest(
-            name,
-            f"app.{name}:{name}",
-            sources=Sources(modules=(module,)),
-            objects=(ObjectRef(name="code", sha256=digest, size=size),),
-            proof=double.PROOF,
-        )
-        store.publish(made)
+        publish(file, store, name)
     command(file, "plan")  # the interpreter's answer is kept from the first time on
     plain = f"{count} targets, no daemon: the command"
     say(f"{plain} `preheat plan`", 2, command(file, "plan"), "s")

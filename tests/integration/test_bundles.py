@@ -189,7 +189,7 @@ def test_too_little_room_is_said_at_once(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage())
-    with pytest.raises(StoreError, match=r"has 10 bytes left, and the bundle needs \d+"):
+    with pytest.raises(StoreError, match=r"has 10 bytes left, and the packages need \d+"):
         take(bundle, tmp_path / "to")
     assert list(DiskStore(tmp_path / "to").object_digests()) == []
 

@@ -15,13 +15,14 @@ from preheat.manifest import ObjectRef, encode
 from preheat.store import bundle_format as form
 from preheat.store.files import Files
 from preheat.store.temporary import temporary_name
+from preheatd.selection import proven
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
     from typing import Protocol
 
-    from preheat.manifest import Digest, Manifest, Ref
+    from preheat.manifest import Digest, Ref
     from preheat.store import DiskStore
 
     class _Sink(Protocol):
@@ -95,20 +96,13 @@ class Exporter:
 
     def _index(self, refs: Sequence[Ref]) -> form.Index:
         """One manifest in memory at a time."""
-        return form.make_index((self._proven(ref), self._signatures(ref.manifest)) for ref in refs)
+        return form.make_index(
+            (proven(self.store, ref), self._signatures(ref.manifest)) for ref in refs
+        )
 
     def _signatures(self, manifest: Digest) -> tuple[bytes, ...]:
         data = self.store.signatures(manifest)
         return () if data is None else (data,)
-
-    def _proven(self, ref: Ref) -> Manifest:
-        manifest = self.store.read_manifest(ref.manifest)
-        if not manifest.is_proven():
-            raise BundleError(
-                f"The package of {ref.target!r} is not proven.",
-                remedy="Build it with `preheat warm` first.",
-            )
-        return manifest
 
     def _pieces(self, member: form.Member) -> Iterator[bytes]:
         if member.package is None or member.is_manifest:

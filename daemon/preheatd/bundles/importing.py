@@ -11,14 +11,13 @@ import collections
 import contextlib
 import dataclasses
 import os
-import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import aiofiles
 
-from preheat.errors import BundleError, IncompatibleError, PreheatError, StoreError
+from preheat.errors import BundleError, IncompatibleError, PreheatError
 from preheat.manifest import ObjectRef, decode_manifest
 from preheat.store.bundle_parser import (
     BundleParser,
@@ -31,7 +30,7 @@ from preheat.store.bundle_parser import (
     ObjectEnds,
     SignatureRead,
 )
-from preheatd.arriving import COMING, Arrivals, Arrived
+from preheatd.arriving import COMING, Arrivals, Arrived, check_room
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Importer:
                 self._wanted.update((ref.sha256, ref.size) for ref in manifest.objects())
         if all(one.result == "left_out" for one in self._judged.values()):
             raise self._nothing_for_here()
-        self._check_room(store)
+        check_room(store, self._wanted)
 
     def _nothing_for_here(self) -> PreheatError:
         reasons = self._here(self._others[0]) if self._others else ()
@@ -203,20 +202,6 @@ class Importer:
             + ".",
             reasons=reasons,
         )
-
-    def _check_room(self, store: DiskStore) -> None:
-        """Early and kindly; a disk that fills up meanwhile is found when it is written to."""
-        needed = sum(
-            size
-            for digest, size in self._wanted.items()
-            if not _is_there(store.layout.object(digest), size)
-        )
-        free = shutil.disk_usage(store.layout.root).free
-        if needed > free:
-            raise StoreError(
-                f"{store.location} has {free} bytes left, and the bundle needs {needed}.",
-                remedy="Free some space, or choose another store with PREHEAT_STORE.",
-            )
 
     def _begin(self, part: Part) -> None:
         assert self._store is not None
@@ -254,13 +239,6 @@ class Importer:
 def _committed(arrival: Arrival) -> None:
     with arrival:
         arrival.commit()
-
-
-def _is_there(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
 
 
 async def import_bundle(file: Path | int, importer: Importer) -> Imported:

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import shutil
 from typing import TYPE_CHECKING, TypeVar
 
-from preheat.errors import CorruptedError, RemoteError, StoreError
+from preheat.errors import CorruptedError, RemoteError
 from preheat.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_REF_BYTES,
@@ -21,7 +20,7 @@ from preheat.manifest import (
 from preheat.store import records
 from preheat.store.arrival import PIECE_BYTES
 from preheat.store.signatures import MAX_SIGNATURES_BYTES
-from preheatd.arriving import COMING, Arrivals, Arrived
+from preheatd.arriving import COMING, Arrivals, Arrived, check_room
 from preheatd.remotes.calls import at_once, limited
 from preheatd.remotes.remote import object_path, ref_path, signatures_path
 from preheatd.uncancelled import uncancelled
@@ -144,7 +143,8 @@ class Puller:
         ]
         coming = [manifest for one, manifest in judged if one.result in COMING]
         objects = {ref.sha256: ref for manifest in coming for ref in manifest.objects()}
-        await asyncio.to_thread(_check_room, store, objects.values())
+        wanted = {ref.sha256: ref.size for ref in objects.values()}
+        await asyncio.to_thread(check_room, store, wanted)
         largest_first = sorted(objects.values(), key=lambda ref: (-ref.size, ref.sha256))
         await at_once(
             self._jobs, (functools.partial(self._object, store, ref) for ref in largest_first)
@@ -220,13 +220,3 @@ def _checked(manifest: Manifest, data: bytes, name: _Name) -> Manifest:
     if encode(manifest) != data:
         raise CorruptedError("It is not written as preheat writes it.")
     return manifest
-
-
-def _check_room(store: DiskStore, objects: Iterable[ObjectRef]) -> None:
-    needed = sum(ref.size for ref in objects if not store.layout.object(ref.sha256).exists())
-    free = shutil.disk_usage(store.layout.root).free
-    if needed > free:
-        raise StoreError(
-            f"{store.location} has {free} bytes left, and the packages need {needed}.",
-            remedy="Free some space, or choose another store with PREHEAT_STORE.",
-        )

@@ -12,12 +12,13 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from preheat.errors import BundleError, CorruptedError, RemoteError, UnsignedPackageError
+from preheat.errors import CorruptedError, RemoteError, UnsignedPackageError
 from preheat.manifest import MAX_REF_BYTES, ObjectRef, encode
 from preheat.store import records
 from preheat.store.signatures import MAX_SIGNATURES_BYTES, decode_signatures, joined
 from preheatd.remotes.calls import at_once, limited
 from preheatd.remotes.remote import object_path, ref_path, signatures_path
+from preheatd.selection import proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +80,7 @@ class Pusher:
 
         Raises ``RemoteError`` and ``CorruptedError``; then a package is there whole, or as it was before.
         """
-        manifests = [await asyncio.to_thread(self._proven, ref) for ref in refs]
+        manifests = [await asyncio.to_thread(proven, self._store, ref) for ref in refs]
         await self._call(self._remote.found)
         objects = {one.sha256: one for manifest in manifests for one in manifest.objects()}
         largest_first = sorted(objects.values(), key=lambda one: (-one.size, one.sha256))
@@ -91,15 +92,6 @@ class Pusher:
             written_bytes=self._written_bytes,
             reused=self._reused,
         )
-
-    def _proven(self, ref: Ref) -> Manifest:
-        manifest = self._store.read_manifest(ref.manifest)
-        if not manifest.is_proven():
-            raise BundleError(
-                f"The package of {ref.target!r} is not proven.",
-                remedy="Build it with `preheat warm` first.",
-            )
-        return manifest
 
     async def _call(self, call: Callable[..., _T], *arguments: object, extra: float = 0.0) -> _T:
         return await limited(self._remote.name, self._seconds + extra, call, *arguments)

@@ -8,45 +8,37 @@ named by their content, and a ref moves whole. With a collector they take turns 
 from __future__ import annotations
 
 import functools
-import os
-import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preheat.errors import CorruptedError, StoreError, UntrustedStoreError
 from preheat.manifest import (
-    MAX_MANIFEST_BYTES,
-    MAX_REF_BYTES,
     Digest,
     Manifest,
     ObjectRef,
     Ref,
-    decode_ref,
     encode,
     environment_digest,
     sha256,
 )
-from preheat.store import founding, mapping, records
+from preheat.store import founding, records
 from preheat.store.failures import writing
-from preheat.store.files import Files
-from preheat.store.layout import Layout, is_digest
-from preheat.store.reading import Reader, VerifiedObject
-from preheat.store.trust import Trust, TrustLevel
+from preheat.store.readable import ReadableStore
 
 if TYPE_CHECKING:
     import datetime
-    import mmap
-    from collections.abc import Callable, Iterator
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
 
     from preheat.store.arrival import Arrival
     from preheat.store.collecting import Collector
+    from preheat.store.files import Files
     from preheat.store.keys import Signing
-    from preheat.store.leases import Lease
-    from preheat.store.protocol import OpenObject
+    from preheat.store.trust import TrustLevel
     from preheat.store.writing import Writer
 
 
-class DiskStore:
+class DiskStore(ReadableStore):
     """A ``Store`` in the directory ``root``.
 
     ``create=False`` (workers): making the object touches nothing; a directory that does not exist
@@ -77,25 +69,14 @@ class DiskStore:
         signing: Signing | None = None,
         now: Callable[[], datetime.datetime] = records.utc_now,
     ) -> None:
-        self.layout = Layout(Path(root).absolute())
-        self._files = Files() if files is None else files
+        super().__init__(
+            root, trust=trust, trusted_owners=trusted_owners, files=files, signing=signing
+        )
         self._now = now
         self._create = create
-        self._founded = False
         self._durable = False
-        self.signing = signing
-        judge = Trust.of(trust, trusted_owners)
-        self._reader = Reader(self._files, judge)
-        self._judge = judge
         if create:
             self._ready_to_write()
-
-    @property
-    def location(self) -> str:
-        return str(self.layout.root)
-
-    def __repr__(self) -> str:
-        return f"DiskStore({self.location!r})"
 
     @functools.cached_property
     def _writer(self) -> Writer:
@@ -103,125 +84,6 @@ class DiskStore:
         from preheat.store.writing import Writer
 
         return Writer(self._files, self._judge, self.layout.temporary)
-
-    # reading
-
-    def read_ref(self, target: str, environment: Digest) -> Ref | None:
-        path = self.layout.ref(target, environment)
-        data = self._reader.read(path, MAX_REF_BYTES) if self._is_there() else None
-        return None if data is None else records.parse_ref(data, target, environment, str(path))
-
-    def read_manifest(self, digest: Digest) -> Manifest:
-        manifest = self._find_manifest(digest)
-        if manifest is None:
-            raise records.missing_manifest(digest)
-        return manifest
-
-    def read_package(self, target: str, environment: Digest) -> tuple[Ref, Manifest] | None:
-        return records.read_package(
-            lambda: self.read_ref(target, environment),
-            lambda ref: self._find_manifest(ref.manifest),
-        )
-
-    def check_signed(self, ref: Ref, manifest: Manifest) -> None:
-        """Whether a trusted key signed this package, where that is asked for.
-
-        ``ref`` and ``manifest`` are what ``read_package`` gave. Raises ``UnsignedPackageError``;
-        ``ConfigurationError`` for an impossible level.
-        """
-        signing = self._signing()
-        if not signing.is_on:
-            return
-        from preheat.store import signing as signed
-
-        signed.check_signed(self._reader, self.layout, signing, ref, manifest)
-
-    def _signing(self) -> Signing:
-        from preheat.store.keys import signing_of
-
-        return signing_of(os.environ) if self.signing is None else self.signing
-
-    def open_object(self, ref: ObjectRef) -> OpenObject:
-        path = self.layout.object(ref.sha256)
-        opened = self._reader.open(path)
-        if opened is None:
-            raise CorruptedError(f"{path} ({ref.name}) is not in the store.")
-        descriptor, size = opened
-        try:
-            records.check_declared_size(ref, size, str(path))
-            if (mapped := self._mapped(descriptor, ref)) is not None:
-                return VerifiedObject(self._files, descriptor, mapped)
-            data = self._reader.read_descriptor(path, descriptor, size)
-            if data is None:
-                raise CorruptedError(f"{path} ({ref.name}) is not in the store any more.")
-            records.check_digest(data, ref.sha256, str(path))
-        except BaseException:
-            self._files.close(descriptor)
-            raise
-        return VerifiedObject(self._files, descriptor, data)
-
-    def lease(self, digest: Digest) -> Lease | None:
-        """Keep a package from being collected while the lease lives; None when it is gone or going.
-
-        ``digest`` is its manifest's. Never raises and never fails a load: see ``preheat.store.leases``.
-        """
-        from preheat.store import leases
-
-        return leases.take(self._files, self._reader, self.layout.object(digest))
-
-    def pieces(self, ref: ObjectRef) -> Iterator[bytes]:
-        """The bytes of an object in pieces, for objects that need not be in memory at once.
-
-        They are verified as they pass: what was handed out counts only when the iteration has ended.
-        Raises ``CorruptedError`` for an object that is missing, or at its end when it is not the one that
-        was asked for; ``UntrustedStoreError``.
-        """
-        from preheat.store.arrival import pieces
-
-        path = self.layout.object(ref.sha256)
-        opened = self._reader.open(path)
-        if opened is None:
-            raise CorruptedError(f"{path} ({ref.name}) is not in the store.")
-        return pieces(self._files, path, opened, ref)
-
-    def refs(self, target: str | None = None) -> Iterator[Ref]:
-        if not self._is_there():
-            return
-        if target is not None:
-            directories = [self.layout.target(target)]
-        else:
-            names = self._reader.names(self.layout.refs)
-            directories = [self.layout.refs / name for name in names]
-        for directory in directories:
-            yield from self._refs_in(directory)
-
-    def manifest_digests(self) -> frozenset[Digest]:
-        """The manifests that readable refs name."""
-        return frozenset(ref.manifest for ref in self.refs())
-
-    def object_digests(self) -> Iterator[Digest]:
-        """Every object on disk, manifests among them, damaged ones too."""
-        for prefix in self._reader.names(self.layout.objects):
-            yield from filter(is_digest, self._reader.names(self.layout.objects / prefix))
-
-    def object_problem(self, ref: ObjectRef) -> str:
-        """What a look at an object's name tells, without reading it; empty where nothing is wrong."""
-        try:
-            status = self._files.lstat(self.layout.object(ref.sha256))
-        except OSError:
-            return "is not in the store"
-        if not stat.S_ISREG(status.st_mode):
-            return "is not a regular file"
-        found = status.st_size
-        return "" if found == ref.size else f"has {found} bytes instead of {ref.size}"
-
-    def answers(self) -> bool:
-        """Whether the store is there and can be read. Blocks for as long as the file system does."""
-        from preheat.store import founding
-
-        return founding.is_founded(self._reader, self.layout)
-
-    # writing
 
     def put_object(self, data: bytes | Path) -> tuple[Digest, int]:
         """See ``Store``. A file is copied while it is hashed: what counts is what was copied.
@@ -302,15 +164,6 @@ class DiskStore:
 
         return signed.sign(self._reader, self._writer, self.layout, ref, key, self._now())
 
-    def signatures(self, manifest: Digest) -> bytes | None:
-        """The signatures of a manifest, to be carried along; None where there are none that can be read."""
-        from preheat.store.signatures import MAX_SIGNATURES_BYTES
-
-        try:
-            return self._reader.read(self.layout.signatures(manifest), MAX_SIGNATURES_BYTES)
-        except CorruptedError:
-            return None
-
     def accept_signatures(self, manifest: Manifest, data: bytes | None) -> None:
         """Check and keep what came with a package from elsewhere, before it is published.
 
@@ -361,10 +214,6 @@ class DiskStore:
             lambda: self._now().timestamp(),
         )
 
-    def _is_there(self) -> bool:
-        self._founded = self._founded or founding.is_founded(self._reader, self.layout)
-        return self._founded
-
     def _ready_to_write(self) -> None:
         # Asked anew each time: somebody may have removed the whole store from under a daemon.
         if founding.is_founded(self._reader, self.layout):
@@ -380,36 +229,6 @@ class DiskStore:
             )
         founding.found(self._files, self._reader, self._writer, self.layout)
 
-    def _find_manifest(self, digest: Digest) -> Manifest | None:
-        path = self.layout.object(digest)
-        data = self._reader.read(path, MAX_MANIFEST_BYTES)
-        return None if data is None else records.parse_manifest(data, digest, str(path))
-
-    def _mapped(self, descriptor: int, ref: ObjectRef) -> mmap.mmap | None:
-        """The object's verified bytes in shared memory; None where they are to be read instead."""
-        if ref.size < mapping.LEAST_BYTES:
-            return None
-        try:
-            if mapping.may_map(self._judge, self._files.fstat(descriptor)):
-                return mapping.map_verified(self._files, descriptor, ref.size, ref.sha256)
-        except (OSError, ValueError):
-            pass  # reading says what is wrong, if anything is
-        return None
-
-    def _refs_in(self, directory: Path) -> Iterator[Ref]:
-        for name in self._reader.names(directory):
-            path = directory / name
-            try:
-                data = self._reader.read(path, MAX_REF_BYTES)
-                if data is None:
-                    continue
-                ref = decode_ref(data, where=str(path))
-                records.parse_ref(data, ref.target, ref.environment, str(path))
-            except (CorruptedError, UntrustedStoreError):
-                continue
-            if self.layout.ref(ref.target, ref.environment) == path:
-                yield ref
-
     def _previous(self, manifest: Manifest) -> Ref | None:
         try:
             return self.read_ref(manifest.target, environment_digest(manifest.environment))
@@ -418,16 +237,21 @@ class DiskStore:
 
     def _has(self, needed: ObjectRef) -> bool:
         """Whether the object is there; then it is marked as used, and no collection takes it away now."""
-        opened = self._reader.open(self.layout.object(needed.sha256))
+        found = self._mark_used(self.layout.object(needed.sha256))
+        return found is not None and found[0] == needed.size
+
+    def _mark_used(self, path: Path) -> tuple[int, bool] | None:
+        """Size of an object, and whether it could be marked: not another account's. None when it is gone."""
+        opened = self._reader.open(path)
         if opened is None:
-            return False
+            return None
         try:
             self._files.touch(opened[0])
         except PermissionError:
-            pass  # another account's
+            return opened[1], False
         finally:
             self._files.close(opened[0])
-        return opened[1] == needed.size
+        return opened[1], True
 
     def _put_bytes(self, data: bytes) -> tuple[Digest, int]:
         digest = sha256(data)
@@ -470,18 +294,10 @@ class DiskStore:
 
         with writers_turn(self._files, self.layout):
             try:
-                opened = self._reader.open(path)
+                found = self._mark_used(path)
             except StoreError:
                 return False
-            if opened is None:
-                return False
-            try:
-                self._files.touch(opened[0])
-            except PermissionError:
-                return False  # another account's
-            finally:
-                self._files.close(opened[0])
-        return True
+        return found is not None and found[1]
 
     def _quarantine(self, path: Path, reason: str) -> Path | None:
         self._ready_to_write()
