@@ -386,6 +386,7 @@ def test_a_reader_without_keys_imports_no_cryptography(place: Place) -> None:
         f"store = DiskStore({str(place.root)!r})\n"
         f"store.check_signed(*store.read_package('model', {ENVIRONMENT!r}))\n"
         "assert not any(name.startswith('cryptography') for name in sys.modules)\n"
+        "assert 'preheat.store.signatures' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     environ = {**os.environ, "PREHEAT_TRUSTED_KEYS": str(place.trusted)}

@@ -17,21 +17,13 @@ from preheat.errors import (
 )
 from preheat.store.files import Files
 from preheat.store.reading import Reader
-from preheat.store.signatures import (
-    MAX_KEYS_BYTES,
-    PublicKey,
-    Signer,
-    check,
-    parse_keys,
-    signer_of,
-)
 from preheat.store.trust import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from preheat.manifest import Ref
-    from preheat.store.signatures import Signatures
+    from preheat.store.signatures import PublicKey, Signatures, Signer
 
 SignatureLevel = Literal["require", "warn", "off"]
 LEVEL_VARIABLE = "PREHEAT_SIGNATURES"
@@ -61,6 +53,9 @@ class Signing:
 
     def check(self, found: Signatures | None, ref: Ref) -> None:
         """Raises ``UnsignedPackageError`` for a package that no trusted key signed; or logs it."""
+        # Here, and likewise below: a worker that trusts no keys does not pay for it.
+        from preheat.store.signatures import check
+
         try:
             check(found, ref, self.keys())
         except UnsignedPackageError as error:
@@ -142,6 +137,8 @@ def read_trusted(path: Path) -> tuple[PublicKey, ...]:
 
     Raises ``ConfigurationError``, ``UntrustedStoreError``.
     """
+    from preheat.store.signatures import MAX_KEYS_BYTES, parse_keys
+
     return parse_keys(_judged(path, MAX_KEYS_BYTES), str(path))
 
 
@@ -150,6 +147,8 @@ def read_signer(path: Path) -> Signer:
 
     Raises ``ConfigurationError``, ``UntrustedStoreError``.
     """
+    from preheat.store.signatures import MAX_KEYS_BYTES, signer_of
+
     credentials = os.environ.get(CREDENTIALS_VARIABLE)
     # The service manager lets a service read its credentials by a group's bit or an access list.
     allowed = 0o040 if credentials and path.parent == Path(credentials) else 0
