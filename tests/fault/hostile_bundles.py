@@ -14,6 +14,7 @@ import msgspec
 
 from preheat.manifest import FORMAT, encode, sha256
 from preheat.store import bundle_format as form
+from preheat.store import bundle_headers as headers
 from support.bundles import DECODER, ENCODER, archive, member, proven
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ _GNU_LONG_NAME = b"././@LongLink"
 def _replaced_header(change: Callable[[bytearray], None], *, checksum: bool = True) -> bytes:
     """The good bundle, with the first object's header changed."""
     name = f"objects/{FIRST_OBJECT.sha256}"
-    start = GOOD.index(form.header(name, FIRST_OBJECT.size))
-    block = bytearray(GOOD[start : start + form.BLOCK_BYTES])
+    start = GOOD.index(headers.header(name, FIRST_OBJECT.size))
+    block = bytearray(GOOD[start : start + headers.BLOCK_BYTES])
     change(block)
     if checksum:
         block[148:156] = b" " * 8
         block[148:156] = f"{sum(block):06o}\0 ".encode()
-    return GOOD[:start] + bytes(block) + GOOD[start + form.BLOCK_BYTES :]
+    return GOOD[:start] + bytes(block) + GOOD[start + headers.BLOCK_BYTES :]
 
 
 def _named(name: bytes) -> bytes:
@@ -77,7 +78,7 @@ def _declared(size: int) -> bytes:
     """An object that declares so many bytes, in the index and in its header, and brings none of them."""
     objects = (*INDEX.objects[:-1], form.Part(sha256=LAST_OBJECT.sha256, size=size))
     data = encode(msgspec.structs.replace(INDEX, objects=objects))
-    head = form.header(f"objects/{LAST_OBJECT.sha256}", size)
+    head = headers.header(f"objects/{LAST_OBJECT.sha256}", size)
     return (
         member(form.INDEX_NAME, data) + GOOD[len(member(form.INDEX_NAME, encode(INDEX))) :] + head
     )
@@ -114,7 +115,7 @@ def _manifest_bytes(data: bytes, target: str = "model", environment: str = "e" *
     return (
         member(form.INDEX_NAME, encode(index))
         + member(f"manifests/{sha256(data)}.json", data)
-        + form.END
+        + headers.END
     )
 
 
@@ -142,7 +143,7 @@ def _altered_object() -> bytes:
 
 def _nested() -> bytes:
     """A bundle in a bundle, as a member that nothing names."""
-    return GOOD[: -len(form.END)] + member("objects/inner.tar", GOOD) + form.END
+    return GOOD[: -len(headers.END)] + member("objects/inner.tar", GOOD) + headers.END
 
 
 _DEEP = b'{"format":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
@@ -215,7 +216,7 @@ def _cases() -> Iterator[tuple[str, bytes, str]]:
     yield "an index of great depth", _raw_index(_DEEP), "cannot be read"
     yield (
         "an index beyond the cap",
-        form.header(form.INDEX_NAME, form.MAX_INDEX_BYTES + 1),
+        headers.header(form.INDEX_NAME, form.MAX_INDEX_BYTES + 1),
         "over the limit of",
     )
     yield (
@@ -249,12 +250,12 @@ def _cases() -> Iterator[tuple[str, bytes, str]]:
     yield "one byte more", GOOD + b"\0", "more bytes after its end"
     yield "padding of other tar programs", GOOD + bytes(8192), "more bytes after its end"
     yield "two bundles in one file", GOOD + GOOD, "more bytes after its end"
-    yield "no end", GOOD[: -len(form.END)], "cut off"
+    yield "no end", GOOD[: -len(headers.END)], "cut off"
     yield "half an end", GOOD[:-512], "cut off"
     yield "another end", GOOD[:-1] + b"x", "something else than the end"
     yield (
         "an early end",
-        GOOD[: -len(form.END) - 1024] + bytes(2048),
+        GOOD[: -len(headers.END) - 1024] + bytes(2048),
         "end of the archive|altered|not zero",
     )
 
@@ -279,7 +280,7 @@ def _hand_made(manifest: object) -> bytes:
         member(form.INDEX_NAME, encode(index))
         + member(f"manifests/{sha256(data)}.json", data)
         + member(f"manifests/{INDEX.packages[1].manifest}.json", encode(MANIFESTS[1]))
-        + GOOD[GOOD.index(form.header(f"objects/{FIRST_OBJECT.sha256}", FIRST_OBJECT.size)) :]
+        + GOOD[GOOD.index(headers.header(f"objects/{FIRST_OBJECT.sha256}", FIRST_OBJECT.size)) :]
     )
 
 

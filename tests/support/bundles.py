@@ -10,6 +10,7 @@ import msgspec
 from preheat.manifest import FormProof, Manifest, Proof, encode
 from preheat.store import DiskStore
 from preheat.store import bundle_format as form
+from preheat.store import bundle_headers as headers
 from preheat.store.bundle_parser import BundleParser
 from preheatd.bundles.exporting import Exporter
 from preheatd.selection import selected
@@ -77,12 +78,12 @@ def archive(
     data = member(form.INDEX_NAME, encode(index))
     for one in form.members(index):
         data += member(one.name, parts.get(one.part.sha256, bytes(one.part.size)))
-    return data + form.END
+    return data + headers.END
 
 
 def member(name: str, content: bytes) -> bytes:
     """One member with its header."""
-    return form.header(name, len(content)) + content + bytes(form.padding(len(content)))
+    return headers.header(name, len(content)) + content + bytes(headers.padding(len(content)))
 
 
 def parsed(data: bytes, *, piece: int = 1 << 20, length: int | None = None) -> list[Event]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from preheat.errors import BundleError
 from preheat.manifest import encode
 from preheat.store import bundle_format as form
+from preheat.store import bundle_headers as headers
 from preheat.store.bundle_parser import (
     End,
     IndexRead,
@@ -90,7 +91,7 @@ def test_other_programs_can_look_inside() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 8**11 - 1, 8**11, 2**36])
 def test_a_header_of_any_size_is_one_that_tar_knows(size: int) -> None:
-    info = tarfile.TarInfo.frombuf(form.header("objects/x", size), "ascii", "strict")
+    info = tarfile.TarInfo.frombuf(headers.header("objects/x", size), "ascii", "strict")
     assert (info.name, info.size, info.type) == ("objects/x", size, tarfile.REGTYPE)
 
 
@@ -144,7 +145,7 @@ def test_a_bundle_whose_pieces_were_moved(cuts: list[tuple[int, int]]) -> None:
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_shuffled_blocks(seed: int, swaps: int) -> None:
     """Whole blocks in another order: every header and every content is intact."""
-    size = form.BLOCK_BYTES
+    size = headers.BLOCK_BYTES
     blocks = [GOOD[start : start + size] for start in range(0, len(GOOD), size)]
     chance = random.Random(seed)  # noqa: S311
     for _ in range(swaps):

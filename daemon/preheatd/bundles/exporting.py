@@ -13,6 +13,7 @@ import aiofiles
 from preheat.errors import BundleError
 from preheat.manifest import ObjectRef, encode
 from preheat.store import bundle_format as form
+from preheat.store import bundle_headers as headers
 from preheat.store.files import Files
 from preheat.store.temporary import temporary_name
 from preheatd.selection import proven
@@ -81,13 +82,13 @@ class Exporter:
     async def _write(self, refs: Sequence[Ref], file: _Sink) -> Exported:
         index = await asyncio.to_thread(self._index, refs)
         data = encode(index)
-        await file.write(form.header(form.INDEX_NAME, len(data)) + data + _fill(len(data)))
+        await file.write(headers.header(form.INDEX_NAME, len(data)) + data + _fill(len(data)))
         for member in form.members(index):
-            await file.write(form.header(member.name, member.part.size))
+            await file.write(headers.header(member.name, member.part.size))
             async for piece in _read_ahead(self._pieces(member)):
                 await file.write(piece)
             await file.write(_fill(member.part.size))
-        await file.write(form.END)
+        await file.write(headers.END)
         return Exported(
             packages=tuple(refs),
             objects=len(index.objects),
@@ -129,7 +130,7 @@ async def _read_ahead(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _fill(size: int) -> bytes:
-    return bytes(form.padding(size))
+    return bytes(headers.padding(size))
 
 
 def _appear(unfinished: Path, path: Path) -> None:

@@ -30,6 +30,14 @@ from preheat.manifest import (
     environment_digest,
     sha256,
 )
+from preheat.store.bundle_headers import (
+    BLOCK_BYTES,
+    END,
+    checksum_fits,
+    header,
+    name_and_size,
+    padding,
+)
 from preheat.store.layout import is_digest
 from preheat.store.records import MAX_OBJECT_BYTES
 
@@ -38,15 +46,12 @@ if TYPE_CHECKING:
 
 BUNDLE_FORMAT = 1
 INDEX_NAME = "preheat-bundle.json"
-BLOCK_BYTES = 512
-END = bytes(2 * BLOCK_BYTES)
 
 MAX_INDEX_BYTES = 32 * 1024 * 1024
 MAX_BUNDLE_BYTES = 1024**4
 MAX_SIGNATURES = 16
 MAX_SIGNATURE_BYTES = 64 * 1024
 _MAX_TEXT = 4096
-_OCTAL_LIMIT = 8**11
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,43 +157,9 @@ def total_bytes(index: Index, index_bytes: int) -> int:
     return sum(BLOCK_BYTES + size + padding(size) for size in sizes) + len(END)
 
 
-def padding(size: int) -> int:
-    """How many zero bytes follow a member of this size."""
-    return -size % BLOCK_BYTES
-
-
-def header(name: str, size: int) -> bytes:
-    """The one header that a member of this name and size has: no owner, no time, mode 0444."""
-    number = f"{size:011o}\0".encode() if size < _OCTAL_LIMIT else _binary_number(size)
-    before = b"".join(
-        (
-            name.encode("ascii").ljust(100, b"\0"),
-            b"0000444\0" + b"0000000\0" * 2,  # mode, owner, group
-            number,
-            b"00000000000\0",  # time
-        )
-    )
-    after = b"".join(
-        (
-            b"0" + bytes(100),  # a regular file, no link
-            b"ustar\0" + b"00",
-            bytes(64),  # names of owner and group
-            b"0000000\0" * 2,  # device
-            bytes(167),
-        )
-    )
-    checksum = sum(before) + 8 * ord(" ") + sum(after)
-    return before + f"{checksum:06o}\0 ".encode() + after
-
-
-def _binary_number(size: int) -> bytes:
-    """A size from 8 GiB on: the extension of GNU tar, which other programs read as well."""
-    return b"\x80" + size.to_bytes(11, "big")
-
-
 def index_size(block: bytes) -> int:
     """The size of the index from the first header. Raises ``BundleError`` for anything else."""
-    name, size = _name_and_size(block)
+    name, size = name_and_size(block)
     if name != INDEX_NAME or block != header(INDEX_NAME, max(size, 0)):
         raise BundleError(
             f"It is not a bundle: it does not begin with {INDEX_NAME}"
@@ -310,9 +281,9 @@ _TYPES = {
 def _described(block: bytes, member: Member, earlier: Mapping[str, object]) -> str:
     if not block.strip(b"\0"):
         return "the end of the archive."
-    if not _checksum_fits(block):
+    if not checksum_fits(block):
         return "a damaged header."
-    name, size = _name_and_size(block)
+    name, size = name_and_size(block)
     kind = _TYPES.get(block[156:157])
     if kind:
         return f"{kind} ({name!r}); a bundle has none."
@@ -327,24 +298,6 @@ def _described(block: bytes, member: Member, earlier: Mapping[str, object]) -> s
     if size != member.part.size:
         return f"a member that declares {size} bytes instead of {member.part.size}."
     return "a member with an owner, a time or a mode of its own; a bundle has none."
-
-
-def _checksum_fits(block: bytes) -> bool:
-    return block[148:156] == f"{sum(block[:148]) + 256 + sum(block[156:]):06o}\0 ".encode()
-
-
-def _name_and_size(block: bytes) -> tuple[str, int]:
-    """What a header says, for messages. -1 for a size that is no number."""
-    prefix = block[345:500].partition(b"\0")[0] if block[257:262] == b"ustar" else b""
-    name = block[:100].partition(b"\0")[0]
-    text = (prefix + b"/" + name if prefix else name).decode("ascii", "replace")
-    field = block[124:136]
-    if field[:1] == b"\x80":
-        return text, int.from_bytes(field[1:], "big")
-    try:
-        return text, int(field.rstrip(b"\0 ").decode("ascii") or "-1", 8)
-    except ValueError:
-        return text, -1
 
 
 def check_zeros(block: bytes, where: str) -> None:

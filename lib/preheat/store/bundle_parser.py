@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from preheat.errors import BundleError
 from preheat.store import bundle_format as form
-from preheat.store.bundle_format import BLOCK_BYTES, END, Index, Member
+from preheat.store import bundle_headers as headers
+from preheat.store.bundle_headers import BLOCK_BYTES, END
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from preheat.manifest import Manifest
+    from preheat.store.bundle_format import Index, Member
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,7 @@ class BundleParser:
         self._where = "its index"
         data = yield from self._take(size)
         index = form.parse_index(data)
-        form.check_zeros((yield from self._take(form.padding(size))), form.INDEX_NAME)
+        form.check_zeros((yield from self._take(headers.padding(size))), form.INDEX_NAME)
         self._check_length(form.total_bytes(index, size))
         return index
 
@@ -169,7 +171,7 @@ class BundleParser:
                 yield from self._object(member)
             else:
                 yield from self._small(member, complete)
-            rest = yield from self._take(form.padding(member.part.size))
+            rest = yield from self._take(headers.padding(member.part.size))
             form.check_zeros(rest, member.name)
         if not manifests_over:
             yield ManifestsRead()
