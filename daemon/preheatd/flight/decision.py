@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from preheatd.flight.settings import WhenBusy
 
 
-FIRST_PAUSE_SECONDS = 2.0
+FIRST_PAUSE_SECONDS, FIRST_TROUBLE_SECONDS = 2.0, 0.5
 _PAUSE_GROWTH = 1.6
 # Of a lease's length: how long the longest pause of a waiting node is before it is scattered.
 _LONGEST_PAUSE = 1 / 8
@@ -217,14 +217,16 @@ def has_expired(known: Known) -> bool:
     return lease is not None and known.looked_at - known.changed_at >= lease.patience
 
 
-def pause_seconds(pauses: int, length: float, chance: float) -> float:
+def pause_seconds(
+    pauses: int, length: float, chance: float, first: float = FIRST_PAUSE_SECONDS
+) -> float:
     """How long a node that waits asks nothing, the longer the more often it has asked.
 
     ``chance``: evenly from 0 to 1, so that a thousand nodes do not ask at the same moment.
     """
     longest = max(length * _LONGEST_PAUSE, 0.0)
     # Beyond 50 the power only grows towards what no float can hold.
-    pause = min(FIRST_PAUSE_SECONDS * _PAUSE_GROWTH ** min(pauses, 50), longest)
+    pause = min(first * _PAUSE_GROWTH ** min(pauses, 50), longest)
     return pause * (0.5 + chance)
 
 
@@ -311,7 +313,7 @@ def take_failed(known: Known, manifest: Digest, now: float, policy: Policy, chan
 def troubled(known: Known, now: float, policy: Policy, chance: float) -> Known:
     """The shared store did not answer, or not with what should be there."""
     since = now if known.troubled_at is None else known.troubled_at
-    pause = pause_seconds(known.troubles, policy.length, chance)
+    pause = pause_seconds(known.troubles, policy.length, chance, FIRST_TROUBLE_SECONDS)
     return dataclasses.replace(
         known, troubled_at=since, troubles=known.troubles + 1, pause_until=now + pause
     )
