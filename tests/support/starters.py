@@ -150,6 +150,16 @@ class View:
         self.network.files[path] = data
         self._seen.pop(path, None)
 
+    def names(self, path: str) -> list[str]:
+        below = f"{path}/"
+        return sorted(
+            one.removeprefix(below) for one in self.network.files if one.startswith(below)
+        )
+
+    def remove(self, path: str) -> None:
+        self.network.files.pop(path, None)
+        self._seen.pop(path, None)
+
     def _visible(self, path: str) -> set[str]:
         return set() if self.read(path, _LARGE) is None else {path}
 

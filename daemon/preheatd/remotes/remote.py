@@ -130,6 +130,15 @@ class Remote:
         with self._failures(path), self._unfinished(path) as place:
             self._system.put_file(str(source), place)
 
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted; none where there is no such directory."""
+        return self._names(path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with self._failures(path), contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(self._at(path))
+
     @property
     def creates_exclusively(self) -> bool:
         """Whether of several that ``create`` one file at the same moment only one is told that it did."""
