@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _WHOLE_UPLOADS = frozenset({"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 _LOCAL = frozenset({"file", "local"})
 # Where a file can be made that only one of several makers makes.
-_EXCLUSIVE = frozenset({"memory", "s3", "s3a", "gs", "gcs"})
+_EXCLUSIVE = frozenset({"s3", "s3a", "gs", "gcs"})
 _UNFINISHED = ".unfinished"
 
 
