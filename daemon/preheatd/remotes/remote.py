@@ -46,6 +46,8 @@ class Remote:
                 "Remote stores need the library fsspec.", remedy="pip install 'preheat[fleet]'"
             ) from error
         self.name = without_secret(url)
+        if not url.strip():  # a variable of a script that is not set, which would be this directory
+            raise ConfigurationError("The URL of the remote store is empty.")
         try:
             self._system, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
