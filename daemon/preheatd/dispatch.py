@@ -61,6 +61,8 @@ class Dispatcher:
         self._memory = Memory(state, emit, sources_state)
         self._waiting: dict[str, tuple[Order, schedule.Slot]] = {}
         self._running: dict[str, _Running] = {}
+        self._ended: dict[str, int] = {}
+        self._ends = 0
         self._counter = 0
         self._wake = asyncio.Event()
         self._gate = gate or Gate()
@@ -83,11 +85,23 @@ class Dispatcher:
         """Whether nothing runs and nothing waits."""
         return not self._running and not self._waiting and not self._unconfirmed
 
-    def replace_waiting(self, orders: Iterable[Order]) -> None:
-        """These are to be built, in place of what was asked for and not started yet."""
+    @property
+    def ends(self) -> int:
+        """How many builds have ended. Take it before a survey, and give it with the orders."""
+        return self._ends
+
+    def replace_waiting(self, orders: Iterable[Order], *, seen: int | None = None) -> None:
+        """These are to be built, in place of what was asked for and not started yet.
+
+        ``seen`` is what ``ends`` was when the survey behind these orders began. An order of a
+        target whose build ended since then is left out: the survey may not know how it ended, and
+        would have it done again. ``finished`` was told, which is when to look again.
+        """
         before, self._waiting = self._waiting, {}
         for order in orders:
             if order.name in self._running:
+                continue
+            if seen is not None and self._ended.get(order.name, 0) > seen:
                 continue
             known = before.get(order.name)
             if known is None:
@@ -173,6 +187,8 @@ class Dispatcher:
             outcome = await self._memory.remember(running.order, outcome)
         finally:
             del self._running[running.order.name]
+            self._ends += 1
+            self._ended[running.order.name] = self._ends
             self._gate.left(running.slot)
             self._wake.set()
         if not outcome.seconds:
