@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -335,3 +336,24 @@ async def test_a_clock_that_jumps(
         write_double(file.parent)
         edit(file, "encoder", 2)
         await heard.next(events.BUILD_PUBLISHED, "encoder")
+
+
+async def test_a_slow_survey_does_not_repeat_a_build_that_ended_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before the failure says that there is something to build; it is not built again."""
+    monkeypatch.setattr("preheatd.schedule.BACKOFF_FIRST_SECONDS", 3600.0)
+    survey = service.Service._survey
+
+    async def slowly(self: service.Service) -> Any:
+        read = await survey(self)
+        await asyncio.sleep(0.5)
+        return read
+
+    monkeypatch.setattr(service.Service, "_survey", slowly)
+    file = make_project(tmp_path / "project", build={"encoder": "fail"})
+    async with serving(file, rescan_seconds=0.05) as heard:
+        await heard.next(events.BUILD_FAILED)
+        for _ in range(4):
+            await heard.next(events.PLANNED)
+        assert heard.count(events.BUILD_STARTED) == 1
