@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
 
 from preheat.errors import (
     ConfigurationError,
@@ -35,8 +36,7 @@ SYSTEM_TRUSTED = Path("/etc/preheat/trusted_keys")
 _log = logging.getLogger("preheat.store")
 
 
-@dataclasses.dataclass(frozen=True)
-class Signing:
+class Signing(msgspec.Struct, frozen=True):
     """What a reader asks of signatures, and the key that a writer signs with.
 
     ``trusted``: the file of trusted keys, None where there is none. ``key``: the private key's file.
