@@ -22,6 +22,7 @@ from preheat.store.keys import Signing, signing_of
 from preheat.store.location import find_configuration, split_stores
 from preheatd.collection import settings as collecting
 from preheatd.control.settings import Control, control_of
+from preheatd.flight.settings import Fleet, fleet_of
 from preheatd.politeness.settings import Politeness, checked
 from preheatd.written import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -92,6 +93,7 @@ class Config:
     collection_table: collecting.CollectionTable = dataclasses.field(
         default_factory=collecting.CollectionTable
     )
+    fleet: Fleet = dataclasses.field(default_factory=Fleet)
 
     @property
     def collection(self) -> collecting.Collection:
@@ -171,6 +173,7 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
         politeness=politeness,
         control=control_of(table.control, file, project),
         collection_table=table.collection,
+        fleet=fleet_of(table.fleet, file, project),
         signing=_signing(table.signatures, project, environ),
     )
 

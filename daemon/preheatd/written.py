@@ -15,6 +15,7 @@ from preheat.errors import ConfigurationError
 from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
 from preheatd.collection.settings import CollectionTable
 from preheatd.control.settings import ControlTable
+from preheatd.flight.settings import FleetTable
 from preheatd.politeness.settings import PolitenessTable
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     politeness: PolitenessTable = PolitenessTable()
     signatures: SignaturesTable = SignaturesTable()
     collection: CollectionTable = CollectionTable()
+    fleet: FleetTable = FleetTable()
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -131,6 +133,7 @@ def _table_of(key: str) -> type[msgspec.Struct]:
     tables: dict[str, type[msgspec.Struct]] = {
         "politeness": PolitenessTable,
         "collection": CollectionTable,
+        "fleet": FleetTable,
         "signatures": SignaturesTable,
     }
     return tables.get(key, ConfigTable)

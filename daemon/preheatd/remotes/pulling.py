@@ -28,7 +28,7 @@ from preheatd.uncancelled import uncancelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from preheat.manifest import Manifest, ObjectRef
+    from preheat.manifest import Digest, Manifest, ObjectRef
     from preheat.store import DiskStore
     from preheatd.remotes.remote import Remote
 
@@ -142,6 +142,30 @@ class Puller:
             (await asyncio.to_thread(self._arrivals.judge, store, one), one) for one in manifests
         ]
         coming = [manifest for one, manifest in judged if one.result in COMING]
+        await self._bring(store, coming)
+        return tuple([await asyncio.to_thread(self._publish, store, *one) for one in judged])
+
+    async def manifest(self, target: str, environment: Digest, digest: Digest) -> Manifest:
+        """The manifest of one package that is known by name and digest.
+
+        Raises ``RemoteError``; its cause is a ``CorruptedError`` where it is there and cannot be believed.
+        """
+        path = object_path(digest)
+        data = await self._call(self._remote.read, path, MAX_MANIFEST_BYTES)
+        if data is None:
+            raise RemoteError(f"{self._remote.name} has no manifest {digest} of {target!r}.")
+        with _believing_nothing(self._remote, path):
+            manifest = records.parse_manifest(data, digest, path)
+            return _checked(manifest, data, (target, environment))
+
+    async def take(self, manifest: Manifest) -> None:
+        """Take this package, whatever is here, and make it the current one. Raises as ``pull``."""
+        store = await asyncio.to_thread(self._open_store)
+        await self._bring(store, [manifest])
+        await uncancelled(asyncio.to_thread(store.publish, manifest, built_here=False))
+
+    async def _bring(self, store: DiskStore, coming: list[Manifest]) -> None:
+        """Everything that these packages name, and who signed them."""
         objects = {ref.sha256: ref for manifest in coming for ref in manifest.objects()}
         wanted = {ref.sha256: ref.size for ref in objects.values()}
         await asyncio.to_thread(check_room, store, wanted)
@@ -153,7 +177,6 @@ class Puller:
             path = signatures_path(sha256(encode(manifest)))
             data = await self._call(self._remote.read, path, MAX_SIGNATURES_BYTES)
             await asyncio.to_thread(store.accept_signatures, manifest, data)
-        return tuple([await asyncio.to_thread(self._publish, store, *one) for one in judged])
 
     async def _object(self, store: DiskStore, ref: ObjectRef) -> None:
         if await asyncio.to_thread(store.reuse, ref):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Where an upload becomes visible at once, when it is complete.
 _WHOLE_UPLOADS = frozenset({"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 _LOCAL = frozenset({"file", "local"})
+# Where a file can be made that only one of several makers makes.
+_EXCLUSIVE = frozenset({"memory", "s3", "s3a", "gs", "gcs"})
 _UNFINISHED = ".unfinished"
 
 
@@ -128,6 +130,45 @@ class Remote:
         with self._failures(path), self._unfinished(path) as place:
             self._system.put_file(str(source), place)
 
+    @property
+    def creates_exclusively(self) -> bool:
+        """Whether of several that ``create`` one file at the same moment only one is told that it did."""
+        return self.is_local or bool(self._protocols & _EXCLUSIVE)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a small file that is not there yet, with these bytes; False: there is one.
+
+        A network file system may make it and say False all the same: its content says whose it is.
+        """
+        with self._failures(path):
+            try:
+                if self.is_local:
+                    self._link(path, data)
+                elif self.creates_exclusively:
+                    self._system.pipe_file(self._at(path), data, mode="create")
+                elif self.size(path) is not None:
+                    return False
+                else:
+                    self.put_bytes(path, data)
+            except FileExistsError:
+                return False
+            except Exception:
+                if self.size(path) is not None:  # servers have many words for it
+                    return False
+                raise
+        return True
+
+    def _link(self, path: str, data: bytes) -> None:
+        """Give a complete file its name, unless there is one of that name."""
+        place = Path(self._at(path))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_name(f"{place.name}.{temporary_name()}{_UNFINISHED}")
+        try:
+            unfinished.write_bytes(data)
+            place.hardlink_to(unfinished)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def _unfinished(self, path: str) -> Iterator[str]:
         """Where to write what is to appear at ``path``."""
@@ -189,6 +230,11 @@ def signatures_path(digest: Digest) -> str:
 def ref_path(target: str, environment: Digest) -> str:
     """Where a ref is, from the root; the same as on disk."""
     return str(Layout(Path("/")).ref(target, environment).relative_to("/"))
+
+
+def build_lease_path(target: str, environment: Digest, name: str) -> str:
+    """Where a build lease is, from the root."""
+    return str(Layout(Path("/")).build_lease(target, environment, name).relative_to("/"))
 
 
 def without_secret(url: str) -> str:
