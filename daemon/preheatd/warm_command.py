@@ -44,17 +44,25 @@ _SIGNALLED = 128
     metavar="SECONDS",
     help="End all builds after so long. Default: only each target's own limit counts.",
 )
+@click.option(
+    "--executor",
+    "executors",
+    multiple=True,
+    metavar="NAME",
+    help="Build what this executor of the configuration builds, for its environment. May be repeated.",
+)
 @common_options
 def warm(
     options: Options,
     targets: tuple[str, ...],
     *,
+    executors: tuple[str, ...],
     once: bool,
     fail_open: bool,
     seconds: float | None,
 ) -> int:
     """Build what is not fresh, then exit. TARGETS: only these."""
-    work = _warm(options, targets, once=once, seconds=seconds)
+    work = _warm(options, targets, executors, once=once, seconds=seconds)
     if not fail_open:
         return asyncio.run(work)
     try:
@@ -76,11 +84,20 @@ def _say_and_go_on(options: Options, error: PreheatError) -> None:
 
 
 async def _warm(
-    options: Options, targets: tuple[str, ...], *, once: bool, seconds: float | None
+    options: Options,
+    targets: tuple[str, ...],
+    executors: tuple[str, ...],
+    *,
+    once: bool,
+    seconds: float | None,
 ) -> int:
+    from preheatd.config import load_config
     from preheatd.history import History
+    from preheatd.project import open_project
 
-    project = commands.opened(options, targets, create=True)
+    config = load_config(options.config_path)
+    config = config.through(executors, targets) if executors else config.usual(targets)
+    project = open_project(config, create=True)
     # Progress is for people; with --json standard output belongs to the answer.
     stopped: list[signal.Signals] = []
     with (
