@@ -141,7 +141,7 @@ async def run_process(
 async def _ended(process: Process) -> int:
     """The exit status as soon as the process itself has ended.
 
-    Some versions of asyncio wait until its pipes are closed as well, and whatever it left running holds those.
+    Some versions of asyncio wait until its pipes are closed as well; whatever it left running holds those.
     """
     waiting = asyncio.ensure_future(process.wait())
     try:

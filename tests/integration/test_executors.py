@@ -1,16 +1,14 @@
-"""Packages for environments that this machine does not have, built through executors that the user names.
+"""Packages for environments that this machine does not have, built through executors that a user names.
 
-The other node is a copy of the project whose interpreter is a double with another environment; the executors are
-those of the standard library, and bad ones.
+The other node is a copy of the project whose interpreter is a double with another environment; the executors
+are those of the standard library, and bad ones.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +74,8 @@ FACTORIES = """
         return Does(lambda function, request: b"\\x00" * 1000)
 
     def lies():
-        return Does(lambda function, request: b'{"format": 1, "outcome": "built", "manifest": "0"}\\n' + b"x" * 2000)
+        line = b'{"format": 1, "outcome": "built", "manifest": "0"}\\n'
+        return Does(lambda function, request: line + b"x" * 2000)
 
     def damages():
         return Does(lambda function, request: function(request)[:-2000] + b"x" * 2000)
@@ -99,7 +98,9 @@ FACTORIES = """
 class Nodes:
     """Two nodes: a project here, and a copy of it there whose environment is another one."""
 
-    def __init__(self, root: Path, targets: tuple[str, ...] = ("encoder",), extra: str = "") -> None:
+    def __init__(
+        self, root: Path, targets: tuple[str, ...] = ("encoder",), extra: str = ""
+    ) -> None:
         self.root = root
         self.here = root / "here"
         self.there = root / "there"
@@ -111,7 +112,20 @@ class Nodes:
         self.write_environment()
         self.configure("threads", extra=extra)
 
-    def write_environment(self, word: str = "two") -> None:
+    def several(self, factories: dict[str, tuple[str, str]], word: str = "") -> list[str]:
+        """An executor for each name, for an environment of its own where no word says which."""
+        _, head, section = self.file.read_text().partition("[executors.h200]")
+        text = self.configuration
+        for name, (factory, more) in factories.items():
+            own = section.replace("cluster:threads", f"cluster:{factory}")
+            text += (
+                head.replace("h200", name) + own.replace("h200.json", f"{name}.json") + more + "\n"
+            )
+            self.write_environment(word or name, f"{name}.json")
+        self.file.write_text(text)
+        return [word for name in factories for word in ("--executor", name)]
+
+    def write_environment(self, word: str = "two", name: str = "h200.json") -> None:
         found = double.environment(word)
         answer = {
             "cpu": found,
@@ -120,7 +134,7 @@ class Nodes:
             "default_device": "cpu",
         }
         written = {"format": 1, "host": "gpu17", "answers": [answer], "targets": {}, "failed": {}}
-        (self.here / "h200.json").write_bytes(msgspec.json.encode(written))
+        (self.here / name).write_bytes(msgspec.json.encode(written))
 
     def configure(self, factory: str, *, arguments: str = "", extra: str = "") -> None:
         section = f"""
@@ -156,17 +170,17 @@ def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any]:
     return code, json.loads(lines[-1]) if lines else said.err
 
 
-def warm(capfd: pytest.CaptureFixture[str], nodes: Nodes, *words: str) -> tuple[int, dict[str, Any]]:
+def warm(
+    capfd: pytest.CaptureFixture[str], nodes: Nodes, *words: str
+) -> tuple[int, dict[str, Any]]:
     code, said = run(capfd, "warm", "--json", "--config", nodes.file, *words)
     return code, {one["target"]: one for one in said["targets"]}
 
 
-@pytest.mark.parametrize("factory", ["threads", "processes"])
 def test_a_package_for_another_environment(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], factory: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = Nodes(tmp_path)
-    nodes.configure(factory)
     code, said = warm(capfd, nodes, "--executor", "h200")
     assert (code, said["encoder@h200"]["result"]) == (0, "built"), said
     assert nodes.environments() == {THERE}
@@ -183,3 +197,137 @@ def test_a_package_for_another_environment(
     code, said = warm(capfd, nodes, "encoder@h200")
     assert (code, list(said)) == (0, ["encoder@h200"])
     assert said["encoder@h200"]["result"] == "built"
+
+
+BAD = {
+    "raises": ("executor_failed", "raised RuntimeError: no such cluster"),
+    "missing": ("executor_failed", "raised AttributeError"),
+    "nothing": ("executor_failed", "returned NoneType, which has no `submit`"),
+    "dies": ("executor_failed", "ended with exit status 7"),
+    "broken": ("executor_failed", "broke: BrokenExecutor: the pool is gone"),
+    "unpicklable": ("executor_failed", "raised from `result`: Local: from the worker"),
+    "text": ("executor_failed", "returned str instead of the bytes"),
+    "garbage": ("executor_failed", "no answer of a build"),
+    "lies": ("bundle", "is refused: "),
+}
+
+
+def test_bad_executors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each is a failure with a name, a reason and a remedy; other targets are built, nothing is published."""
+    nodes = Nodes(tmp_path)
+    code, said = warm(capfd, nodes, *nodes.several({name: (name, "") for name in BAD}))
+    assert code == 3
+    for name, (kind, reason) in BAD.items():
+        failure = said[f"encoder@{name}"]["failure"]
+        assert (failure["kind"], failure["remedy"] != "") == (kind, True), failure
+        assert reason in failure["message"], (name, failure)
+    assert nodes.environments() == set()
+    assert list((tmp_path / "store" / "state" / "work").iterdir()) == []
+    # The same failure is remembered, as that of any build.
+    _, said = run(capfd, "plan", "--json", "--config", nodes.file)
+    waits = [one for one in said["targets"] if one["target"] == "encoder@raises"]
+    assert (waits[0]["verdict"], waits[0]["action"]) == ("FAILED", "wait")
+    code, said = warm(capfd, nodes, "encoder")
+    assert (code, nodes.environments()) == (0, {HERE})
+
+
+OTHER = {
+    "target": ('target = "other"', "bundle", "nothing of what was asked for"),
+    "environment": (f'environment = "{HERE}"', "environment_differs", "than its file says"),
+    "version": ('preheat = "0.0.0"', "configuration", "has preheat"),
+    "project": ('project = "/nowhere"', "configuration", "/nowhere is not there"),
+    "request": ("format = []", "request", "not understood"),
+}
+
+
+def test_what_comes_back_must_be_what_was_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Executors that pass on another request than they were given, and one that damages the bundle."""
+    nodes = Nodes(tmp_path)
+    wrong = {name: ("asks_for", f"arguments = {{ {one[0]} }}") for name, one in OTHER.items()}
+    nodes.several({**wrong, "damages": ("damages", "")}, word="two")
+    for name, (_, kind, reason) in {**OTHER, "damages": ("", "bundle", "")}.items():
+        code, said = warm(capfd, nodes, "--executor", name)
+        failure = said[f"encoder@{name}"]["failure"]
+        assert (code, failure["kind"]) == (3, kind), failure
+        assert reason in failure["message"], failure
+    assert nodes.environments() == set()
+    assert nodes.environments("other") == set()
+
+
+def test_other_sources_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A package of other sources is never published, however often it comes."""
+    nodes = Nodes(tmp_path)
+    (nodes.there / "app" / "encoder.py").write_text("def encoder():\n    return 'old'\n")
+    code, said = warm(capfd, nodes, "--executor", "h200")
+    failure = said["encoder@h200"]["failure"]
+    assert (code, failure["kind"]) == (3, "sources_differ"), failure
+    assert "app.encoder" in failure["message"]
+    assert nodes.environments() == set()
+
+
+def test_another_node_than_the_file_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The node's own failures come back with their words; the file decides what is built for."""
+    nodes = Nodes(tmp_path)
+    nodes.write_environment("three")
+    code, said = warm(capfd, nodes, "--executor", "h200")
+    failure = said["encoder@h200"]["failure"]
+    assert (code, failure["kind"]) == (3, "environment_differs"), failure
+    assert [(one["built"], one["here"]) for one in failure["reasons"]] == [("three", "two")]
+    nodes.write_environment()
+    double.write_double(nodes.there, environment="two", build="fail")
+    code, said = warm(capfd, nodes, "--executor", "h200")
+    failure = said["encoder@h200"]["failure"]
+    assert (code, failure["kind"]) == (3, "target"), failure
+    assert "ZeroDivisionError" in failure["message"]
+    assert (
+        "Traceback: the factory raised"
+        in (tmp_path / "store" / "state" / "logs" / f"encoder@h200@{THERE}.log").read_text()
+    )
+    # A file that is not there is the trouble of these lines alone.
+    (nodes.here / "h200.json").unlink()
+    code, said = run(capfd, "status", "--json", "--config", nodes.file)
+    (line,) = [one for one in said["targets"] if one["target"] == "encoder@h200"]
+    assert (line["verdict"], line["failure"]["kind"]) == ("FAILED", "probe")
+
+
+def test_an_executor_that_hangs_is_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.configure("hangs", extra="timeout = 3.0")
+    code, said = warm(capfd, nodes, "--executor", "h200")
+    failure = said["encoder@h200"]["failure"]
+    assert (code, failure["kind"], failure["phase"]) == (4, "timed_out", "submitted"), failure
+    pid = int((nodes.here / "hanging").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_through_a_store_that_both_reach(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nodes = Nodes(tmp_path)
+    shared = tmp_path / "shared"
+    nodes.configure("processes", extra=f'through = "{shared}"')
+    code, said = warm(capfd, nodes, "--executor", "h200")
+    assert (code, said["encoder@h200"]["result"]) == (0, "built"), said
+    assert nodes.environments() == {THERE}
+    (ref,) = DiskStore(shared).refs("encoder")
+    assert ref.environment == THERE
+
+
+def test_what_a_node_asks_is_about_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a name, `warm` and `would-hit` are about this machine: they stand at the beginning of jobs."""
+    nodes = Nodes(tmp_path)
+    code, said = warm(capfd, nodes)
+    assert (code, list(said), nodes.environments()) == (0, ["encoder"], {HERE})
+    code, said = run(capfd, "would-hit", "--json", "--config", nodes.file)
+    assert (code, [one["target"] for one in said["targets"]]) == (0, ["encoder"])
+    words = ("would-hit", "--json", "--config", nodes.file, "--against", nodes.here / "h200.json")
+    assert run(capfd, *words)[0] == 3
+    assert warm(capfd, nodes, "--executor", "h200")[0] == 0
+    assert run(capfd, *words)[0] == 0
+    # Where nothing is built here, everything is meant.
+    nodes.file.write_text("here = false\n" + nodes.file.read_text())
+    code, said = warm(capfd, nodes)
+    assert (code, list(said), said["encoder@h200"]["result"]) == (0, ["encoder@h200"], "skipped")
+    assert run(capfd, *words)[0] == 0

@@ -178,7 +178,7 @@ class Elsewhere:
         if cwd.is_relative_to(self.project):
             cwd = cwd.relative_to(self.project)
         return Request(
-            target=stored_name(target.name),
+            target=self._name,
             factory=target.factory,
             project=there,
             cwd=os.path.normpath(os.path.join(there, cwd)),  # noqa: PTH118 - of another machine
@@ -250,7 +250,8 @@ class Elsewhere:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise self._nonsense("its bundle is no regular file")
-            importer = Importer(self._staging, self._arrivals(), length=status.st_size)
+            arrivals = Arrivals(None, targets=frozenset({self._name}))
+            importer = Importer(self._staging, arrivals, length=status.st_size)
             await import_bundle(descriptor, importer)
         finally:
             os.close(descriptor)
@@ -260,21 +261,21 @@ class Elsewhere:
         from preheatd.remotes.pulling import Puller
 
         remote = await opened(url, _REMOTE_SECONDS)
-        puller = Puller(remote, self._staging, self._arrivals(), seconds=_REMOTE_SECONDS)
-        await puller.pull((stored_name(self.request.target.name),))
-
-    def _arrivals(self) -> Arrivals:
-        return Arrivals(
-            None,
-            only=frozenset({self.request.environment}),
-            targets=frozenset({stored_name(self.request.target.name)}),
+        arrivals = Arrivals(
+            None, only=frozenset({self.request.environment}), targets=frozenset({self._name})
         )
+        puller = Puller(remote, self._staging, arrivals, seconds=_REMOTE_SECONDS)
+        await puller.pull((self._name,))
+
+    @property
+    def _name(self) -> str:
+        return stored_name(self.request.target.name)
 
     def _staging(self) -> DiskStore:
         return DiskStore(self.work / "staging", create=True, signing=UNSIGNED)
 
     def _staged(self, promised: Digest) -> Manifest:
-        target, environment = stored_name(self.request.target.name), self.request.environment
+        target, environment = self._name, self.request.environment
         found = self._staging().read_package(target, environment)
         if found is None:
             raise self._nonsense(f"it brought no package of {target} for {environment}")
