@@ -163,7 +163,7 @@ class Dispatcher:
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
         if not self._accepting:
             return
-        if self._waiting and not self._gate.pauses:
+        if self._local(slot for _, slot in self._waiting.values()) and not self._gate.pauses:
             # Somebody waits for these; proving once more can wait.
             for running in self._running.values():
                 if running.order.confirm:
@@ -172,11 +172,17 @@ class Dispatcher:
             order, _ = self._waiting.pop(slot.target)
             running = self._running[slot.target] = _Running(order, slot)
             running.task = group.create_task(self._run(running), name=f"build {slot.target}")
-        if self._unconfirmed and not (self._running or self._waiting or self._gate.pauses):
+        busy = self._local(slot for slots in self._slots() for slot in slots)
+        if self._unconfirmed and not (busy or self._gate.pauses):
             name = next(iter(self._unconfirmed))
             order = self._unconfirmed.pop(name)
             running = self._running[name] = _Running(order, self._slot(order, None))
             running.task = group.create_task(self._run(running), name=f"proof {name}")
+
+    @staticmethod
+    def _local(slots: Iterable[schedule.Slot]) -> bool:
+        """Whether any of these takes something of this machine."""
+        return any(not slot.lane for slot in slots)
 
     async def _run(self, running: _Running) -> None:
         started_event = events.PROOF_STARTED if running.order.confirm else events.BUILD_STARTED
@@ -237,7 +243,8 @@ class Dispatcher:
             priority=target.priority,
             order=known[1].order if known else self._counter,
             jobs=target.jobs,
-            gpus=self._gate.gpus_of(order.request),
+            gpus=frozenset() if target.executor else self._gate.gpus_of(order.request),
+            lane=target.executor.name if target.executor else "",
         )
 
     def _tell(self, action: str, order: Order) -> None:

@@ -81,7 +81,7 @@ def would_hit(options: Options, targets: tuple[str, ...], against: Path | None) 
     from preheatd import hitting
     from preheatd.config import load_config
 
-    config = load_config(options.config_path).select(targets)
+    config = load_config(options.config_path).usual(targets)
     written = None if against is None else hitting.read_written(against)
     hits = asyncio.run(
         hitting.would_hit(config, os.environ, config.layers, against=written, name=str(against))

@@ -19,6 +19,8 @@ import msgspec
 from preheat.errors import ConfigurationError, StoreError, UntrustedStoreError
 from preheat.store import DiskStore
 from preheat.verdict import Reason, Verdict
+from preheatd.executors.asking import Everywhere
+from preheatd.executors.naming import stored_name
 from preheatd.inventory import Inventory
 from preheatd.plan import make_plan
 from preheatd.probe import ProbeAnswer, ProbeError, Prober, Question, ask
@@ -73,7 +75,7 @@ class _Written:
     async def environments(
         self, targets: Iterable[Target], project: Path, environ: Mapping[str, str]
     ) -> dict[str, ProbeAnswer | ProbeError]:
-        return {target.name: self._of(target.name) for target in targets}
+        return {target.name: self._of(stored_name(target.name)) for target in targets}
 
     def _of(self, target: str) -> ProbeAnswer | ProbeError:
         found = self._written.of(target)
@@ -100,7 +102,7 @@ async def environments(config: Config | None, environ: Mapping[str, str]) -> Wri
         )
         return WrittenEnvironments(host=host, answers=(await ask(question),))
     prober = Prober(_notes(config, environ))
-    answered = await prober.environments(config.targets, config.project, environ)
+    answered = await prober.environments(config.here().targets, config.project, environ)
     distinct = list(
         {id(one): one for one in answered.values() if isinstance(one, ProbeAnswer)}.values()
     )
@@ -162,7 +164,8 @@ async def would_hit(
     Not covered: what a worker's own code changes after its start, and code that it imported before an edit.
     """
     state = _notes(config, environ)
-    prober: Prober | _Written = Prober(state) if against is None else _Written(against, name)
+    prober: Everywhere | _Written
+    prober = Everywhere(Prober(state)) if against is None else _Written(against, name)
     hits: dict[str, Hit] = {}
     for place in (config.store, *layers):
         left = tuple(
@@ -181,7 +184,7 @@ async def _in_one(
     config: Config,
     place: Path,
     state: State,
-    prober: Prober | _Written,
+    prober: Everywhere | _Written,
     environ: Mapping[str, str],
 ) -> tuple[Hit, ...]:
     inventory = Inventory(DiskStore(place), state, prober, environ)

@@ -29,7 +29,8 @@ from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
 from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
-from preheatd.fingerprint import SourceFiles, sources_state
+from preheatd.executors.naming import stored_name
+from preheatd.fingerprint import SourceFiles, moved, sources_state
 from preheatd.kinds import kind_of
 from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from preheat.sources.explain import Explanation, Touch
     from preheat.store import DiskStore
     from preheatd.config import Config, Target
+    from preheatd.outcome import BuildRequest
     from preheatd.probe import ProbeError
     from preheatd.state import Damages, State
 
@@ -111,14 +113,20 @@ class Inventory:
         variables = target_environment(self._environ, target, config.project)
         places = search_path(variables, config.project, target.cwd)
         locate = project_locator(config.project, places)
+        changed = check(
+            manifest.sources,
+            locate,
+            project=config.project,
+            digests=self._digests,
+            environ=variables,
+        )
+        if target.executor is not None:
+            # Its libraries and the variables of its node are not to be seen from here.
+            return tuple(
+                one for one in changed if one.kind != "variable_changed" or one.symbol in target.env
+            )
         return (
-            *check(
-                manifest.sources,
-                locate,
-                project=config.project,
-                digests=self._digests,
-                environ=variables,
-            ),
+            *changed,
             *library_differences(
                 manifest.sources,
                 (*places, *self._libraries_of(target)),
@@ -138,6 +146,10 @@ class Inventory:
             and not self._damage(manifest)
             and not self.check(config, manifest, target)
         )
+
+    def moved(self, request: BuildRequest) -> bool:
+        """Whether a file that was looked at when a build was asked for is another one now."""
+        return moved(request.sources, self._digests)
 
     def explain(self, config: Config, manifest: Manifest, target: Target) -> Explanation:
         """The same, with what became of each piece of a file that changed."""
@@ -199,7 +211,12 @@ class Inventory:
         building: frozenset[tuple[str, str]],
         files: SourceFiles,
     ) -> tuple[TargetFacts, tuple[Root, ...]]:
-        facts = TargetFacts(target=target.name, factory=target.factory, priority=target.priority)
+        facts = TargetFacts(
+            target=target.name,
+            factory=target.factory,
+            priority=target.priority,
+            built_elsewhere=target.executor is not None,
+        )
         if isinstance(answer, ProbeAnswer):
             facts = self._with_environment(facts, target, answer)
         else:
@@ -249,7 +266,7 @@ class Inventory:
 
     def _with_package(self, facts: TargetFacts) -> TargetFacts:
         try:
-            found = self._store.read_package(facts.target, facts.environment)
+            found = self._store.read_package(stored_name(facts.target), facts.environment)
             manifest = None if found is None else found[1]
             if found is None or manifest is None:
                 return dataclasses.replace(facts, elsewhere=self._elsewhere(facts))
@@ -296,7 +313,7 @@ class Inventory:
         """How the nearest environment that has a package of this target differs from this one."""
         wanted = self._environments[facts.environment]
         candidates: list[tuple[Reason, ...]] = []
-        for ref in self._store.refs(facts.target):
+        for ref in self._store.refs(stored_name(facts.target)):
             try:
                 other = self._store.read_manifest(ref.manifest)
             except PreheatError:

@@ -142,7 +142,7 @@ async def _follow(options: Options) -> int:
 
 
 async def _wait(options: Options, targets: tuple[str, ...], seconds: float) -> int:
-    config = _config(options.config_path).select(targets)
+    config = _config(options.config_path).usual(targets)
     deadline = time.monotonic() + seconds
     while True:
         answer = await _wait_a_while(config, targets, deadline)

@@ -22,6 +22,7 @@ from preheat.store.signatures import MAX_SIGNATURES_BYTES
 from preheatd.arriving import COMING, Arrivals, Arrived, check_room
 from preheatd.remotes.calls import at_once, in_turns, limited
 from preheatd.remotes.remote import object_path, ref_path, signatures_path
+from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
