@@ -12,8 +12,10 @@ import collections
 import contextlib
 import dataclasses
 import errno
+import multiprocessing
 import os
 import random
+import signal
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -25,11 +27,13 @@ from preheatd.flight.decision import Policy
 from preheatd.flight.flying import Flight, Landed
 from preheatd.flight.lease import BuildLease
 from preheatd.flight.shared import SharedStore
-from preheatd.remotes.remote import object_path, ref_path
+from preheatd.remotes.remote import Remote, object_path, ref_path
 from support import fake_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from pathlib import Path
 
     from preheatd.flight.settings import WhenBusy
     from preheatd.flight.shared import Place
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 ENVIRONMENT = "e" * 32
 _LARGE = 1 << 20
+_BEGUN = "builds"
 
 
 @dataclasses.dataclass
@@ -69,14 +74,28 @@ class Counts:
 
     @property
     def most_object_reads(self) -> int:
-        """Of the objects of one target, by one node."""
+        """Of one object by one node."""
         return max(self.object_reads.values(), default=0)
+
+    @property
+    def most_objects(self) -> int:
+        """Of the objects of one node and target: every node has one environment."""
+        by_node = collections.Counter(node for node, _ in self.object_reads.elements())
+        return max(by_node.values(), default=0)
+
+    @property
+    def most_small_reads(self) -> int:
+        return max(self.small_reads.values(), default=0)
 
     @property
     def busiest_second(self) -> int:
         """How often the shared store was asked something in its busiest second after the first one."""
         seconds = collections.Counter(int(when) for when in self.times if when >= 1)
         return max(seconds.values(), default=0)
+
+    def how(self) -> dict[str, int]:
+        """How many landed how."""
+        return dict(collections.Counter(self.landed.values()))
 
 
 @dataclasses.dataclass
@@ -166,10 +185,6 @@ class Scene:
     fails: Literal["", "once", "always", "refused"] = ""
 
 
-class Dead(BaseException):
-    """The node has died: nothing of it runs any more."""
-
-
 @dataclasses.dataclass
 class Starter:
     """One node: of ``preheatd.flight.flying.Node`` for each of its targets, one build at a time."""
@@ -180,7 +195,7 @@ class Starter:
     counts: Counts
     seed: int = 0
     died: bool = False
-    hanging: bool = False
+    stopped_until: float = 0.0
     builds_begun: Callable[[Starter, str], None] = lambda starter, target: None
     _free: int = 1
 
@@ -240,8 +255,11 @@ class Starter:
         await self.lives()
 
     async def lives(self) -> None:
+        """Nothing of a dead node runs any more, and nothing of one that is stopped before it goes on."""
         if self.died:
             await asyncio.Event().wait()  # for ever
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, self.stopped_until - now))
 
     async def ask(self, call: Callable[..., _T], *arguments: Any) -> _T:
         """One call of the shared store, counted."""
@@ -362,23 +380,66 @@ async def _all_living(tasks: dict[asyncio.Task[None], Starter]) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def share(
-    nodes: Sequence[int],
+def in_processes(
+    nodes: int, processes: int, scene: Scene, directory: Path, *, first_dies: bool = False
+) -> tuple[Counts, int]:
+    """The same over real processes that share a directory and a clock; and how many builds were begun.
+
+    ``first_dies``: the process of the first node that begins to build is killed then, with all its nodes.
+    """
+    context = multiprocessing.get_context("spawn")
+    clocks, results, started = [], [], []
+    for number in range(processes):
+        clock, its_clock = context.Pipe()
+        result, its_result = context.Pipe()
+        numbers = range(number, nodes, processes)
+        process = context.Process(
+            target=_process,
+            args=(its_clock, its_result, numbers, scene, directory, first_dies),
+            daemon=True,
+        )
+        process.start()
+        its_clock.close()
+        its_result.close()
+        clocks.append(clock)
+        results.append(result)
+        started.append(process)
+    fake_time.conduct(clocks)
+    counts = Counts()
+    for result in results:
+        with contextlib.suppress(EOFError, ConnectionResetError):  # it was killed
+            counts.add(result.recv())
+    for process in started:
+        process.join()
+    begun = (directory / _BEGUN).read_text().splitlines()
+    return counts, len(begun)
+
+
+def _process(
+    clock: Connection,
+    result: Connection,
+    numbers: Sequence[int],
     scene: Scene,
-    place: Place,
-    counts: Counts,
-    *,
-    seed: int,
-    wait_until: Callable[[float], float],
-    builds_begun: Callable[[Starter, str], None] = lambda starter, target: None,
+    directory: Path,
+    first_dies: bool,
 ) -> None:
-    """The nodes of one process among several that share a clock and a store."""
+    """Some of the nodes of ``in_processes``."""
+    counts, place = Counts(), Remote(f"file://{directory}/remote")
+
+    def builds_begun(starter: Starter, target: str) -> None:
+        with (directory / _BEGUN).open("a") as file:
+            file.write(f"{starter.number} {target}\n")
+        if first_dies:
+            with contextlib.suppress(FileExistsError):
+                (directory / "died").mkdir()
+                os.kill(os.getpid(), signal.SIGKILL)
 
     async def everything() -> None:
         starters = [
-            Starter(number, scene, place, counts, seed, builds_begun=builds_begun)
-            for number in nodes
+            Starter(number, scene, place, counts, builds_begun=builds_begun) for number in numbers
         ]
         await asyncio.gather(*(one.run() for one in starters))
 
-    fake_time.run(everything(), wait_until)
+    fake_time.run(everything(), fake_time.conducted(clock))
+    clock.close()
+    result.send(counts)

@@ -300,7 +300,7 @@ def carried_out(
     return decision.does_not_fit(known, found.manifest)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(POLICIES, ANSWERS, st.floats(-1e9, 1e9))
 def test_whatever_the_store_says_a_node_does_something_that_makes_sense(
     policy: Policy, answers: list[tuple[object, ...]], start: float
@@ -333,7 +333,7 @@ def test_whatever_the_store_says_a_node_does_something_that_makes_sense(
         assert known.lease.state != "building" or decision.has_expired(known)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(POLICIES, ANSWERS)
 def test_nothing_depends_on_what_time_it_is(
     policy: Policy, answers: list[tuple[object, ...]]
@@ -357,7 +357,7 @@ def test_nothing_depends_on_what_time_it_is(
     assert steps[0] == steps[1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.floats(1, 3600), st.floats(0, 1))
 def test_pauses_are_bounded_and_scattered(pauses: int, length: float, chance: float) -> None:
     pause = decision.pause_seconds(pauses, length, chance)
@@ -366,7 +366,7 @@ def test_pauses_are_bounded_and_scattered(pauses: int, length: float, chance: fl
     assert decision.pause_seconds(pauses - 1, length, chance) <= pause
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.binary(max_size=200) | LEASES.map(lambda one: msgspec.json.encode(one)))
 def test_any_bytes_are_the_lease_of_somebody(data: bytes) -> None:
     expected = with_(OTHER, token=OWN)
