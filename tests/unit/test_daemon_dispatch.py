@@ -43,7 +43,7 @@ class Script:
         self.ended[name].set_result(outcome)
 
     async def until_started(self, *names: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while self.started[-len(names) :] != list(names):
                 self.changed.clear()
                 await self.changed.wait()
