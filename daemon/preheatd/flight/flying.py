@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from preheatd.flight.decision import Policy
     from preheatd.flight.lease import BuildLease
 
+# How often what was built is brought to the store before it stays here alone.
+MAX_GIVES = 6
 _Done = TypeVar("_Done")
 _Done_co = TypeVar("_Done_co", covariant=True)
 
@@ -126,6 +128,15 @@ class Flight(Generic[_Done]):
                     return landed
                 await self._leave_behind(booked)
 
+    async def take_only(self) -> Landed[_Done] | None:
+        """Take what is published, if it fits; None: there is nothing, or it is not to be had."""
+        try:
+            ref = await self.shared.ref()
+        except RemoteError as error:
+            self._tell("trouble", error.message)
+            return None
+        return None if ref is None else await self._take(ref)
+
     async def _next(self, booked: contextlib.ExitStack) -> Landed[_Done] | None:
         may_build = self._holds or self.node.may_build()
         match decision.decide(self._known, self.clock(), self.policy, may_build=may_build):
@@ -225,11 +236,17 @@ class Flight(Generic[_Done]):
         return Landed(how="built", done=done, manifest=given, given=given is not None)
 
     async def _give(self) -> Digest | None:
-        try:
-            return await self.node.give()
-        except RemoteError as error:
-            self._tell("trouble", f"it was built here and is not shared: {error.message}")
-            return None
+        for tried in range(MAX_GIVES):
+            if tried:
+                first, chance = decision.FIRST_TROUBLE_SECONDS, self.chance()
+                await self.sleep(
+                    decision.pause_seconds(tried - 1, self.policy.length, chance, first)
+                )
+            try:
+                return await self.node.give()
+            except RemoteError as error:
+                self._tell("trouble", f"it was built here and is not shared yet: {error.message}")
+        return None
 
     async def _end(self, lease: BuildLease, state: Literal["abandoned"]) -> None:
         with contextlib.suppress(RemoteError):

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 # A small read that takes longer is no answer.
 ANSWER_SECONDS = 20.0
+# Not built here now, and yet taken from elsewhere.
+_OFFERED = (Verdict.BUILDING, Verdict.FAILED)
 
 
 async def warm_in_fleet(
@@ -59,7 +61,7 @@ async def warm_in_fleet(
     wanted = tuple(
         one
         for one in plan.decisions
-        if one.action is Action.BUILD or one.verdict is Verdict.BUILDING
+        if one.environment and (one.action is Action.BUILD or one.verdict in _OFFERED)
     )
     if not wanted:
         return await warm(project, emit, retry=retry)
@@ -116,19 +118,26 @@ class _Flights:
     async def _one(self, decision: Decision, order: Order) -> None:
         node = ProjectNode(self._project, order, self._builds, self._remote, self._emit)
         began = time.monotonic()
+        flight = self._flight(order, node)
+        builds = decision.verdict is not Verdict.FAILED or decision.action is Action.BUILD
         try:
-            landed = await self._flight(order, node).run()
+            if not builds:
+                landed = await flight.take_only()
+            else:
+                landed = await flight.run()
         except Exception as error:
             # Whatever is wrong between nodes, this one can build.
             detail = f"{type(error).__name__}: {error}"
             self._emit(
                 events.Event(action=events.UNEXPECTED, target=decision.target, detail=detail)
             )
-            outcome = await self._builds.build(order)
-            self._warmed[decision.target] = warmed_of(decision, self._survey, outcome)
+            if builds:
+                outcome = await self._builds.build(order)
+                self._warmed[decision.target] = warmed_of(decision, self._survey, outcome)
             return
-        seconds = time.monotonic() - began
-        self._warmed[decision.target] = self._shown(decision, landed, node, seconds)
+        if landed is not None:
+            seconds = time.monotonic() - began
+            self._warmed[decision.target] = self._shown(decision, landed, node, seconds)
 
     def _flight(self, order: Order, node: ProjectNode) -> Flight[Outcome]:
         target, environment = order.name, order.request.environment
