@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import stat
 from pathlib import Path
@@ -32,7 +31,6 @@ SIGNING_VARIABLE = "PREHEAT_SIGNING_KEY"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 CREDENTIAL_NAME = "preheat-signing-key"
 SYSTEM_TRUSTED = Path("/etc/preheat/trusted_keys")
-_log = logging.getLogger("preheat.store")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +63,9 @@ class Signing:
         """Raises it; at the level ``warn`` it is logged alone."""
         if self.level != "warn":
             raise error
-        _log.warning("%s", error)
+        import logging
+
+        logging.getLogger("preheat.store").warning("%s", error)
 
     def keys(self) -> tuple[PublicKey, ...]:
         """All keys that are trusted: those of the file, and the own one. Raises ``UnsignedPackageError``."""
