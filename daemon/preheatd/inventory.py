@@ -5,7 +5,6 @@ Thin on purpose: what follows from the facts is decided in ``plan.py``.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
@@ -27,7 +26,6 @@ from preheat.manifest import environment_digest
 from preheat.sources.check import check
 from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
-from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
 from preheatd.executors.naming import stored_name
 from preheatd.fingerprint import SourceFiles, moved, sources_state
@@ -36,7 +34,7 @@ from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
 from preheatd.state import Failure
-from preheatd.surroundings import installed_directories, search_path, target_environment
+from preheatd.surroundings import SharedSurroundings, installed_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -89,7 +87,8 @@ class Inventory:
         self._store = store
         self._state = state
         self._prober = prober or Prober(state)
-        self._environ = dict(os.environ) if environ is None else environ
+        self._environ = dict(os.environ if environ is None else environ)
+        self._surroundings = SharedSurroundings(self._environ)
         self._digests = FileDigests()
         self._versions = InstalledVersions()
         self._environments: dict[str, Environment] = {}
@@ -97,8 +96,10 @@ class Inventory:
 
     async def survey(self, config: Config) -> Survey:
         """Look at everything once. One target's trouble is a fact about it, never an exception."""
+        import asyncio  # here: who knows the answers already needs none of it
+
         answers = await self._prober.environments(config.targets, config.project, self._environ)
-        return await asyncio.to_thread(self._survey, config, answers)
+        return await asyncio.to_thread(self.look, config, answers)
 
     def doubt_environments(self) -> None:
         """A build found another environment than its interpreter had answered: ask again."""
@@ -110,15 +111,13 @@ class Inventory:
 
     def check(self, config: Config, manifest: Manifest, target: Target) -> tuple[Reason, ...]:
         """How a package's snapshot differs from the sources on disk now. Reads files; slow the first time."""
-        variables = target_environment(self._environ, target, config.project)
-        places = search_path(variables, config.project, target.cwd)
-        locate = project_locator(config.project, places)
+        around = self._surroundings.of(target, config.project)
         changed = check(
             manifest.sources,
-            locate,
+            around.locate,
             project=config.project,
             digests=self._digests,
-            environ=variables,
+            environ=around.variables,
         )
         if target.executor is not None:
             # Its libraries and the variables of its node are not to be seen from here.
@@ -129,7 +128,7 @@ class Inventory:
             *changed,
             *library_differences(
                 manifest.sources,
-                (*places, *self._libraries_of(target)),
+                (*around.places, *self._libraries_of(target)),
                 self._digests,
                 self._versions,
                 only_known=True,
@@ -155,14 +154,13 @@ class Inventory:
         """The same, with what became of each piece of a file that changed."""
         from preheat.sources.explain import explain  # here: only some commands explain
 
-        variables = target_environment(self._environ, target, config.project)
-        places = search_path(variables, config.project, target.cwd)
+        around = self._surroundings.of(target, config.project)
         return explain(
             manifest.sources,
-            project_locator(config.project, places),
+            around.locate,
             project=config.project,
             digests=self._digests,
-            environ=variables,
+            environ=around.variables,
             old_text=self._old_text,
         )
 
@@ -183,7 +181,8 @@ class Inventory:
 
         return if_edited(manifest.sources, file, config.project, self._digests)
 
-    def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
+    def look(self, config: Config, answers: Mapping[str, ProbeAnswer | ProbeError]) -> Survey:
+        """The same, where the environments are known already. Blocks."""
         building = self._state.building()
         files = SourceFiles(self._digests)
         self._installed = {}  # for this moment
@@ -223,8 +222,7 @@ class Inventory:
             facts = dataclasses.replace(facts, failure=_probe_failure(target, answer))
         if facts.environment:
             facts = self._with_package(facts)
-        variables = target_environment(self._environ, target, config.project)
-        places = search_path(variables, config.project, target.cwd)
+        places = self._surroundings.of(target, config.project).places
         roots = target_roots(config, target, facts.manifest, places)
         extra = (
             data_paths(config.project, facts.manifest.sources) if facts.manifest else frozenset()

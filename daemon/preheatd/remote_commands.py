@@ -84,9 +84,6 @@ def follow(options: Options) -> int:
     return asyncio.run(_follow(options))
 
 
-COMMANDS = (kick, pause, resume, wait, follow)
-
-
 def _config(path: Path | None) -> Config:
     from preheatd.config import load_config
 

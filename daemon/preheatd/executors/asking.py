@@ -6,7 +6,6 @@ environment --json`` printed on such a node.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -39,20 +38,23 @@ class Everywhere:
         self, targets: Iterable[Target], project: Path, environ: Mapping[str, str]
     ) -> dict[str, ProbeAnswer | ProbeError]:
         """The answer, or what is wrong, for each target by name."""
+        import asyncio  # here: who asks for what is written only needs none of it
+
         targets = tuple(targets)
         local = [target for target in targets if target.executor is None]
         found = await self.here.environments(local, project, environ) if local else {}
-        elsewhere = [target for target in targets if target.executor is not None]
-        written = await asyncio.to_thread(self._written, elsewhere) if elsewhere else {}
-        return {**found, **written}
+        if len(local) == len(targets):
+            return found
+        return {**found, **await asyncio.to_thread(self.written, targets)}
 
     def forget(self) -> None:
         """Ask and read again the next time."""
         self.here.forget()
         self._read.clear()
 
-    def _written(self, targets: Iterable[Target]) -> dict[str, ProbeAnswer | ProbeError]:
-        return {target.name: self._of(target) for target in targets}
+    def written(self, targets: Iterable[Target]) -> dict[str, ProbeAnswer | ProbeError]:
+        """What files say about those of the targets that are built elsewhere. Reads files."""
+        return {target.name: self._of(target) for target in targets if target.executor is not None}
 
     def _of(self, target: Target) -> ProbeAnswer | ProbeError:
         assert target.executor is not None

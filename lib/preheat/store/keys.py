@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
@@ -33,7 +32,6 @@ SIGNING_VARIABLE = "PREHEAT_SIGNING_KEY"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 CREDENTIAL_NAME = "preheat-signing-key"
 SYSTEM_TRUSTED = Path("/etc/preheat/trusted_keys")
-_log = logging.getLogger("preheat.store")
 
 
 class Signing(msgspec.Struct, frozen=True):
@@ -65,7 +63,9 @@ class Signing(msgspec.Struct, frozen=True):
         """Raises it; at the level ``warn`` it is logged alone."""
         if self.level != "warn":
             raise error
-        _log.warning("%s", error)
+        import logging
+
+        logging.getLogger("preheat.store").warning("%s", error)
 
     def keys(self) -> tuple[PublicKey, ...]:
         """All keys that are trusted: those of the file, and the own one. Raises ``UnsignedPackageError``."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import stat
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -35,7 +34,6 @@ TrustLevel = Literal["require", "warn", "off"]
 TRUSTED_UIDS_VARIABLE = "PREHEAT_TRUSTED_UIDS"
 
 _MAX_LINKS = 40  # what Linux allows in one path
-_log = logging.getLogger("preheat.store")
 
 
 class Objection(NamedTuple):
@@ -104,7 +102,9 @@ class Trust(msgspec.Struct, frozen=True):
             return
         if self.level == "require":
             raise UntrustedStoreError(found.message, remedy=found.remedy)
-        _log.warning("%s %s", found.message, found.remedy)
+        import logging
+
+        logging.getLogger("preheat.store").warning("%s %s", found.message, found.remedy)
 
     @contextlib.contextmanager
     def directory(self, files: Files, directory: Path) -> Iterator[int]:
