@@ -10,8 +10,11 @@ BIN = $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
 
+# In so many processes at once; `make test TEST_PROCESSES=0` runs all tests in one.
+TEST_PROCESSES ?= 2
+
 test: $(VENV)/installed-tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --max-worker-restart 2
 
 check: $(VENV)/installed-tests
 	$(BIN)/ruff format --check lib daemon tests

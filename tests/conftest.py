@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import figures, lean
+from support import figures, lean, spread
 from support.project import Project
 from support.zoo import FILES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In each of several processes the same order; one process alone keeps that of the files."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: spread.turn_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return spread.make_scheduler(config, log)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes hands its figures over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["figures"] = figures.of_this_run()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """None come from a process that crashed."""
+    for name, found in getattr(node, "workeroutput", {}).get("figures", {}).items():
+        figures.note(name, **found)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

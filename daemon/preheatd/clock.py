@@ -13,11 +13,21 @@ def utc_now() -> str:
 
 # Less than that is a clock that is kept right.
 JUMP_SECONDS = 2.0
+_READINGS = 10
 
 
 def offset_seconds() -> float:
-    """How far the time of day is ahead of the machine's own clock, which runs on while it sleeps."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    """How far the time of day is ahead of the machine's own clock, which runs on while it sleeps.
+
+    Both clocks cannot be read at once. A process that has to wait in between, on a machine under load or one
+    that went to sleep just then, reads them again: else it would take its own wait for a jump.
+    """
+    for _ in range(_READINGS):
+        before = time.clock_gettime(time.CLOCK_BOOTTIME)
+        offset = time.time() - before
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - before < JUMP_SECONDS / 4:
+            break
+    return offset
 
 
 def jump_seconds(before: float, now: float) -> float:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import sys
 import traceback
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -29,6 +29,13 @@ else:
 
 _T = TypeVar("_T")
 _SIGNALLED = 128
+
+
+class _Shared(NamedTuple):
+    """What the command line says about nodes that share a remote store."""
+
+    remote: str | None
+    when_busy: WhenBusy | None
 
 
 @click.command("warm")
@@ -58,11 +65,19 @@ _SIGNALLED = 128
     type=click.Choice(["wait", "build", "skip"]),
     help="While another node builds: wait for it, build as well, or do without. Default: wait.",
 )
+@click.option(
+    "--executor",
+    "executors",
+    multiple=True,
+    metavar="NAME",
+    help="Build what this executor of the configuration builds, for its environment. May be repeated.",
+)
 @common_options
 def warm(
     options: Options,
     targets: tuple[str, ...],
     *,
+    executors: tuple[str, ...],
     once: bool,
     fail_open: bool,
     seconds: float | None,
@@ -70,7 +85,8 @@ def warm(
     when_busy: WhenBusy | None,
 ) -> int:
     """Build what is not fresh, then exit. TARGETS: only these."""
-    work = _warm(options, targets, once=once, seconds=seconds, remote=remote, when_busy=when_busy)
+    shared = _Shared(remote, when_busy)
+    work = _warm(options, targets, executors, once=once, seconds=seconds, shared=shared)
     if not fail_open:
         return asyncio.run(work)
     try:
@@ -94,16 +110,27 @@ def _say_and_go_on(options: Options, error: PreheatError) -> None:
 async def _warm(
     options: Options,
     targets: tuple[str, ...],
+    executors: tuple[str, ...],
     *,
     once: bool,
     seconds: float | None,
-    remote: str | None,
-    when_busy: WhenBusy | None,
+    shared: _Shared,
 ) -> int:
+    from preheatd.config import load_config
     from preheatd.history import History
+    from preheatd.project import open_project
 
-    project = commands.opened(options, targets, create=True)
-    fleet = _fleet(project.config.fleet, remote, when_busy)
+    if executors and shared.remote is not None:
+        raise ConfigurationError(
+            "--executor and --remote do not go together: an executor builds on the node that it chooses.",
+            remedy="Run `preheat warm --executor NAME` first, and `preheat push URL` afterwards.",
+        )
+    config = load_config(options.config_path)
+    config = config.through(executors, targets) if executors else config.usual(targets)
+    project = open_project(config, create=True)
+    fleet = _fleet(project.config.fleet, shared.remote, shared.when_busy)
+    if executors:
+        fleet = dataclasses.replace(fleet, remote=None)
     # Progress is for people; with --json standard output belongs to the answer.
     stopped: list[signal.Signals] = []
     with (

@@ -92,7 +92,7 @@ def test_a_killed_build_or_proof_is_a_failed_build_with_the_signals_name(
     assert found
     time.sleep(0.5)
     os.kill(found[0], signal.SIGKILL)
-    out, err = warm.communicate(timeout=300)
+    out, err = warm.communicate(timeout=600)
     assert warm.returncode == 3, out + err
     assert "SIGKILL" in out
     loads_or_refuses(project)
@@ -131,7 +131,7 @@ def test_two_daemons_on_one_store_agree(project: Project) -> None:
     with project.serving() as one, project.serving() as two:
         edit(project)
         until(lambda: project.generation("program") > before, "rebuilt")
-        until(lambda: project.preheat("plan").code == 0, "fresh for both", seconds=60)
+        until(lambda: project.preheat("plan").code == 0, "fresh for both")
         assert one.alive()
         assert two.alive()
     assert project.python(WORKER).json()["right"]

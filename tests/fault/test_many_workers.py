@@ -47,7 +47,7 @@ def many(root: Path, way: str, count: int) -> dict[str, Any]:
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -122,7 +122,7 @@ def test_workers_that_load_at_once_do_not_wait_for_each_other(
 
     def load(_: int) -> dict[str, float]:
         answer: dict[str, float] = workers.call(
-            "fault.test_many_workers:one_load", about, log=log, seconds=300
+            "fault.test_many_workers:one_load", about, log=log, seconds=600
         )
         return answer
 

@@ -40,7 +40,7 @@ def run(*command: str, **more: Any) -> subprocess.CompletedProcess[str]:
         command,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         **{"cwd": TESTS, "env": passed, **more},
     )

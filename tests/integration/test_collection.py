@@ -253,7 +253,7 @@ async def test_a_daemon_waits_until_nothing_is_built(
     monkeypatch.setattr(task, "collect_once", collect_once)
     task.planned(load_config(file).collection, ())
     running = asyncio.create_task(task.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         await done.wait()
     running.cancel()
     assert seen[0] is True

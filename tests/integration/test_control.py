@@ -256,8 +256,13 @@ def test_a_wait_has_exit_codes(start: Callable[..., Running]) -> None:
     running = start("encoder", "decoder", build={"encoder": "fail", "decoder": "hang"})
     failed = preheat(running.file, "wait", "encoder")
     assert (failed.returncode, "division by zero" in failed.stderr) == (3, True)
-    late = preheat(running.file, "wait", "decoder", "--timeout", "0.2")
-    assert (late.returncode, "decoder is BUILDING" in late.stderr) == (4, True)
+    wait_for_text(running.file.parent / "running-decoder")
+    for seconds in ("0.2", "5", "60"):
+        late = preheat(running.file, "wait", "decoder", "--timeout", seconds)
+        assert late.returncode == 4
+        if "decoder is BUILDING" in late.stderr:  # else there was no time to look
+            break
+    assert "decoder is BUILDING" in late.stderr
     unknown = preheat(running.file, "wait", "nobody")
     assert unknown.returncode == 2
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from watchdog.observers.api import BaseObserver
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 300.0
 
 
 @contextlib.asynccontextmanager

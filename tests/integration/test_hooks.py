@@ -99,13 +99,12 @@ async def test_a_command_that_fails_is_an_event(
             assert "why" in await asyncio.to_thread(wait_for_text, log)
 
 
-HANGING = """
-import os, pathlib, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-pathlib.Path("hanging").write_text(f"{os.getpid()} {child.pid}")
-time.sleep(600)
-"""
+# A shell begins in no time: the limit must not end it before it hangs.
+HANGING = [
+    "sh",
+    "-c",
+    "trap '' TERM; sleep 600 & echo $$ $! > hanging.new; mv hanging.new hanging; wait",
+]
 
 
 async def test_a_command_that_hangs_is_ended_with_its_children(
@@ -115,21 +114,21 @@ async def test_a_command_that_hangs_is_ended_with_its_children(
     monkeypatch.setattr(
         hooks.Hooks,
         "__init__",
-        lambda self, emit, state: made(self, emit, state, limit_seconds=0.5),
+        lambda self, emit, state: made(self, emit, state, limit_seconds=2.0),
     )
-    file = project(tmp_path, [sys.executable, "-c", HANGING], [])
+    file = project(tmp_path, HANGING, [])
     async with serving(file) as heard:
         pids = await asyncio.to_thread(wait_for_text, file.parent / "hanging")
         # Builds go on meanwhile.
         edit(file, "encoder", 2)
         await heard.next(events.BUILD_PUBLISHED)
         failed = await heard.next(events.HOOK_FAILED)
-        assert "0.5 s" in failed.detail
+        assert "2 s" in failed.detail
         assert_ended(pids)
 
 
 async def test_stopping_ends_a_command(tmp_path: Path) -> None:
-    file = project(tmp_path, [sys.executable, "-c", HANGING], [])
+    file = project(tmp_path, HANGING, [])
     async with serving(file):
         pids = await asyncio.to_thread(wait_for_text, file.parent / "hanging")
     assert_ended(pids)

@@ -67,7 +67,7 @@ def browse(address: str, profile: Path, *options: str) -> str:
         "--dump-dom",
         address,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout
 
 

@@ -16,7 +16,7 @@ import test_daemon_double as double
 
 from preheat.store import DiskStore
 
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 300
 
 
 def command(file: Path, *words: str) -> list[str]:

@@ -126,7 +126,7 @@ def test_a_zygote_that_is_killed_costs_time_alone(project: Project) -> None:
     with watched(project) as daemon, socket.socket(socket.AF_UNIX) as gate:
         gate.bind(address)
         gate.listen()
-        gate.settimeout(100)
+        gate.settimeout(400)
         # The socket is gone when the build is made once more.
         project.write({"app/settings.py": hold.format(address) + "FACTOR = 3.75\n"})
         connection, _ = gate.accept()

@@ -168,7 +168,7 @@ class Chaos:
         """End the daemon as a person would. Raises ``AssertionError`` when that fails."""
         assert self._daemon is not None
         self._daemon.terminate()
-        assert self._daemon.wait(60) == 0, self.log.read_text()[-3000:]
+        assert self._daemon.wait(300) == 0, self.log.read_text()[-3000:]
 
     def kill_all(self) -> None:
         """For the end of a test that failed."""
@@ -250,7 +250,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def converged(project: Project) -> None:
     """Wait until everything is fresh."""
-    until(lambda: project.preheat("plan").code == 0, "converged", seconds=300)
+    until(lambda: project.preheat("plan").code == 0, "converged", seconds=600)
 
 
 def left_files(project: Project) -> Iterator[Path]:

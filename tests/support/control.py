@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 300.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,11 @@ def _keep(path: Path, name: str, figures: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
+def of_this_run() -> dict[str, dict[str, Any]]:
+    """What this process has noted, by test."""
+    return _of_this_run
+
+
 def lines() -> list[str]:
     """One line for each name."""
     return [

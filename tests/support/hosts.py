@@ -27,7 +27,7 @@ def why_no_mounts() -> str:
 
 def _try(command: tuple[str, ...]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{command[0]}: {error}"
     return "" if done.returncode == 0 else f"{command[0]}: {done.stderr.strip()}"

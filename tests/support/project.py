@@ -116,7 +116,7 @@ class Project:
             if daemon.alive():
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(60)
+                    process.wait(LIMIT_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

@@ -238,7 +238,10 @@ def test_every_error_has_its_kind_and_exit_code_documented(
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name; a group stands for what is in it."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{prefix}{name} ")
         else:

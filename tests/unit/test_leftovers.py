@@ -28,7 +28,7 @@ from preheatd.zygotes import Root, Zygote, Zygotes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 300.0
 OWNER = owned.Owner(pid=1, purpose="build", started_at="now", target="t", environment="e")
 ENDS = """
 import os, sys, time

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(10)
+        receiver.settimeout(120)
         yield receiver
 
 
@@ -49,7 +49,7 @@ def test_an_abstract_address() -> None:
     name = f"preheat-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0" + name)
-        receiver.settimeout(10)
+        receiver.settimeout(120)
         Notifier(f"@{name}").ready()
         assert receiver.recv(999) == b"READY=1"
 

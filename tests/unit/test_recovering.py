@@ -128,7 +128,7 @@ async def test_packages_in_use_are_read_and_damage_is_taken_away_once(store: Dis
     damage(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     scrubber.planned(plan, survey)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         await found.wait()
     scrubber.planned(plan, survey)  # an old plan finds nothing more
     await asyncio.sleep(0.3)

@@ -128,7 +128,7 @@ class Worker:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         lines = done.stdout.splitlines()
@@ -292,7 +292,7 @@ def test_a_program_that_runs_as_main_is_looked_at(worker: Worker, tmp_path: Path
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert json.loads(done.stdout) == ["module_edited"]

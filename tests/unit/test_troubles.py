@@ -108,6 +108,20 @@ def test_a_clock_that_is_kept_right_has_not_jumped() -> None:
     assert clock.jump_seconds(100.0, 160.0) == 60.0
 
 
+def test_a_wait_between_the_two_clocks_is_no_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be kept waiting for seconds at any place; the time of day is 1000 s ahead throughout."""
+    waits = iter([0.0, 5.0, 7.0, 0.0, 0.0, 3.0])
+    now = [50.0]
+
+    def reading(ahead: float = 0.0) -> float:
+        now[0] += next(waits, 0.0)
+        return now[0] + ahead
+
+    monkeypatch.setattr(clock.time, "clock_gettime", lambda which: reading())
+    monkeypatch.setattr(clock.time, "time", lambda: reading(1000.0))
+    assert clock.offset_seconds() == 1000.0
+
+
 def test_a_clock_that_was_set_is_told_of_for_a_while(tmp_path: Path) -> None:
     heard: list[events.Event] = []
     now = {"offset": 0.0, "monotonic": 0.0}

@@ -18,10 +18,9 @@ from preheat.manifest import (
     sha256,
 )
 from preheat.store import records
-from preheat.store.arrival import PIECE_BYTES
 from preheat.store.signatures import MAX_SIGNATURES_BYTES
 from preheatd.arriving import COMING, Arrivals, Arrived, check_room
-from preheatd.remotes.calls import at_once, limited
+from preheatd.remotes.calls import at_once, in_turns, limited
 from preheatd.remotes.remote import object_path, ref_path, signatures_path
 from preheatd.uncancelled import uncancelled
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
     from preheat.manifest import Digest, Manifest, ObjectRef
     from preheat.store import DiskStore
+    from preheat.store.arrival import Arrival
+    from preheatd.remotes.calls import Turns
     from preheatd.remotes.remote import Remote
 
 _Name = tuple[str, str]
@@ -179,32 +180,43 @@ class Puller:
             await asyncio.to_thread(store.accept_signatures, manifest, data)
 
     async def _object(self, store: DiskStore, ref: ObjectRef) -> None:
-        if await asyncio.to_thread(store.reuse, ref):
+        work = functools.partial(self._fetched, store, ref)
+        if await in_turns(self._remote.name, self._seconds, work):
+            self._written += 1
+            self._written_bytes += ref.size
+        else:
             self._reused += 1
-            return
+
+    def _fetched(self, store: DiskStore, ref: ObjectRef, turns: Turns) -> bool:
+        """Whether an object was fetched; false where the store has it."""
+        if store.reuse(ref):
+            return False
         path = object_path(ref.sha256)
-        size = await self._call(self._remote.size, path)
+        size = turns.ask(self._remote.size, path)
         if size != ref.size:
             said = "is missing" if size is None else f"has {size} bytes"
             raise RemoteError(
                 f"{self._remote.name}/{path} ({ref.name}) {said}; its manifest says {ref.size}.",
                 remedy="Push the package again with --again.",
             )
-        # Not in a thread: a cancellation in between would leave a file that nobody knows.
         with store.arrival(ref) as arrival:
+            turns.if_given_up(arrival.discard)
+            self._pieces(path, ref, arrival, turns)
+            with _believing_nothing(self._remote, path):
+                arrival.commit()
+        return True
+
+    def _pieces(self, path: str, ref: ObjectRef, arrival: Arrival, turns: Turns) -> None:
+        with contextlib.closing(self._remote.pieces(path, ref.size)) as pieces:
             while arrival.size < ref.size:
-                end = min(arrival.size + PIECE_BYTES, ref.size)
-                piece = await self._call(self._remote.part, path, arrival.size, end)
-                if not piece or len(piece) > end - arrival.size:
+                missing = ref.size - arrival.size
+                piece = turns.ask(next, pieces, b"")
+                if not piece or len(piece) > missing:
                     raise RemoteError(
                         f"{self._remote.name}/{path} ({ref.name}) gave {len(piece)} bytes instead of "
-                        f"{end - arrival.size}."
+                        f"{missing}."
                     )
-                await uncancelled(asyncio.to_thread(arrival.write, piece))
-            with _believing_nothing(self._remote, path):
-                await uncancelled(asyncio.to_thread(arrival.commit))
-        self._written += 1
-        self._written_bytes += ref.size
+                arrival.write(piece)
 
     def _publish(self, store: DiskStore, judged: Arrived, manifest: Manifest) -> Arrived:
         if judged.result not in COMING:

@@ -14,11 +14,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from preheat.errors import ConfigurationError, RemoteError
+from preheat.store.arrival import PIECE_BYTES
 from preheat.store.layout import FORMAT_TEXT, MAX_FORMAT_BYTES, Layout
 from preheat.store.temporary import temporary_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from preheat.manifest import Digest
 
@@ -28,6 +29,8 @@ _LOCAL = frozenset({"file", "local"})
 # Where a file can be made that only one of several makers makes.
 _EXCLUSIVE = frozenset({"s3", "s3a", "gs", "gcs"})
 _UNFINISHED = ".unfinished"
+# What is read, hashed and written before the next: it should fit into a processor's cache.
+LOCAL_PIECE_BYTES = 1024 * 1024
 
 
 class Remote:
@@ -114,6 +117,20 @@ class Remote:
         """The bytes from ``start`` to before ``end``, or what the remote gives instead."""
         with self._failures(path):
             return bytes(self._system.cat_file(self._at(path), start=start, end=end))
+
+    def pieces(self, path: str, size: int) -> Generator[bytes | memoryview, None, None]:
+        """The first ``size`` bytes in pieces, each valid until the next; or what the remote gives instead.
+
+        Ends early where there are no more bytes. Asks the remote with each step.
+        """
+        if self.is_local:
+            with self._failures(path):
+                yield from _pieces_of(Path(self._at(path)), size)
+            return
+        start = 0
+        while start < size and (piece := self.part(path, start, min(start + PIECE_BYTES, size))):
+            yield piece
+            start += len(piece)
 
     def refs(self) -> Iterator[str]:
         """The paths of all refs, for ``read``."""
@@ -226,6 +243,15 @@ class Remote:
         what = getattr(error, "strerror", None) or str(error) or type(error).__name__
         place = f"{self.name}/{path}".rstrip("/")
         return RemoteError(f"{place}: {without_secret(str(what))}.")
+
+
+def _pieces_of(path: Path, size: int) -> Generator[memoryview, None, None]:
+    """Into the same memory again and again: getting new memory takes as long as hashing what is in it."""
+    with path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(size, LOCAL_PIECE_BYTES)))
+        while size and (count := file.readinto(buffer[: min(size, len(buffer))])):
+            size -= count
+            yield buffer[:count]
 
 
 def object_path(digest: Digest) -> str:

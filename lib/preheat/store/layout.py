@@ -14,16 +14,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import string
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import msgspec
 
 from preheat.errors import CorruptedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT_TEXT = b"preheat store 1\n"
 MAX_FORMAT_BYTES = 256
@@ -70,8 +68,7 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The paths below one root."""
 
     root: Path
