@@ -154,6 +154,8 @@ async def _warm(
 def _fleet(fleet: Fleet, remote: str | None, when_busy: WhenBusy | None) -> Fleet:
     """What the configuration says, and the command line instead."""
     if remote is not None:
+        if not remote.strip():
+            raise ConfigurationError("The URL of the remote store is empty.")
         fleet = dataclasses.replace(fleet, remote=remote)
     if when_busy is not None:
         if fleet.remote is None:

@@ -139,6 +139,22 @@ async def test_an_edit_is_built_once_more_and_an_old_package_is_not_fetched(tmp_
     assert {Counted.reads[path] - before[path] for path in old} <= {0, 3}
 
 
+def leases() -> int:
+    return len([path for path in Counted.store if "/build-leases/" in path])
+
+
+async def test_leases_do_not_pile_up(tmp_path: Path) -> None:
+    (node,) = nodes(tmp_path, 1)
+    module = node.file.parent / "app" / "encoder.py"
+    found = []
+    for number in range(4):
+        module.write_text(f"def encoder():\n    return {number}\n")
+        assert (await node.warm()).result == "built"
+        found.append(leases())
+    assert found == [1, 1, 1, 1]
+    assert Counted.store  # what they are about stays
+
+
 async def test_nodes_that_do_not_wait_for_the_one_that_builds(tmp_path: Path) -> None:
     holder, skips, builds_too = nodes(tmp_path, 3, build="gate")
     held = asyncio.ensure_future(holder.warm())

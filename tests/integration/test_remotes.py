@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import fsspec
 import pytest
+import test_daemon_double as double
 from fsspec.implementations.memory import MemoryFileSystem
 
 from preheat.errors import (
@@ -421,6 +422,24 @@ def test_urls(tmp_path: Path) -> None:
         Remote("nosuchprotocol://x/y")
     assert without_secret("s3://me:secret@host/a@b") == "s3://host/a@b"
     assert Remote(str(tmp_path)).is_local
+
+
+@pytest.mark.parametrize("words", [["push", ""], ["pull", " "], ["warm", "--remote", ""]])
+def test_an_empty_url_is_not_this_directory(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    monkeypatch.setenv("PREHEAT_STORE", str(tmp_path / "store"))
+    two_packages(tmp_path / "store")
+    here = tmp_path / "here"
+    double.make_project(here / "project")
+    monkeypatch.chdir(here / "project")
+    before = sorted(here.rglob("*"))
+    assert cli.run(words) == 2
+    assert "The URL of the remote store is empty." in capsys.readouterr().err
+    assert sorted(here.rglob("*")) == before
 
 
 def test_a_memory_that_is_bounded(tmp_path: Path) -> None:

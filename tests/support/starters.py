@@ -104,13 +104,14 @@ class Network:
 
     ``exclusive``: whether a file can be made that only one makes. ``late_seconds``: for up to so long a node
     goes on seeing what it has seen of a name, its absence included, as network file systems do. ``failing``:
-    how likely a read ends with ESTALE.
+    how likely a read ends with ESTALE; ``losing``: how likely a write is made and not answered.
     """
 
     chance: random.Random
     exclusive: bool = True
     late_seconds: float = 0.0
     failing: float = 0.0
+    losing: float = 0.0
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
     def view(self, now: Callable[[], float]) -> View:
@@ -148,6 +149,18 @@ class View:
 
     def put_bytes(self, path: str, data: bytes) -> None:
         self.network.files[path] = data
+        self._seen.pop(path, None)
+        if self.network.chance.random() < self.network.losing:
+            raise RemoteError(f"{path}: {os.strerror(errno.ETIMEDOUT)}.")
+
+    def names(self, path: str) -> list[str]:
+        below = f"{path}/"
+        return sorted(
+            one.removeprefix(below) for one in self.network.files if one.startswith(below)
+        )
+
+    def remove(self, path: str) -> None:
+        self.network.files.pop(path, None)
         self._seen.pop(path, None)
 
     def _visible(self, path: str) -> set[str]:

@@ -86,7 +86,14 @@ def test_one_build_for_each_target_and_environment_and_they_are_spread_over_the_
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"late_seconds": 60.0}, {"failing": 0.2}, {"late_seconds": 60.0, "failing": 0.2}]
+    "how",
+    [
+        {},
+        {"late_seconds": 60.0},
+        {"failing": 0.2},
+        {"losing": 0.4},
+        {"late_seconds": 60.0, "failing": 0.2, "losing": 0.2},
+    ],
 )
 def test_clocks_that_are_wrong_and_a_store_that_shows_late_and_fails(how: dict[str, float]) -> None:
     scene = Scene(clocks="wrong")

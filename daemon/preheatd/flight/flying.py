@@ -49,6 +49,10 @@ class Shared(Protocol):
         """Write the own lease again."""
         ...
 
+    async def tidy(self, kept: frozenset[Digest | None]) -> None:
+        """Remove the leases that follow other packages than these."""
+        ...
+
 
 class BuiltHere(Protocol):
     """What a build here came to. ``failure``: None for none; whether it would fail everywhere."""
@@ -228,6 +232,9 @@ class Flight(Generic[_Done]):
             elif said.failure is not None:
                 message, refused = said.failure
                 holding.ends("failed", message=message, refused=refused)
+        if given is not None:
+            with contextlib.suppress(RemoteError):  # whoever builds next does it
+                await self.shared.tidy(frozenset({lease.base, given}))
         return Landed(how="built", done=done, manifest=given, given=given is not None)
 
     async def _build_without(self, *, share: bool) -> Landed[_Done]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import posixpath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from preheat.errors import CorruptedError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 # Of a lease's length: how long to wait before looking whose it is, where several may have written it.
 _SETTLING = 1 / 60
+# A node that has built looks at no more leases than that.
+MOST_TIDIED = 1000
 
 
 class Place(Protocol):
@@ -37,6 +40,8 @@ class Place(Protocol):
     def read(self, path: str, limit: int) -> bytes | None: ...
     def create(self, path: str, data: bytes) -> bool: ...
     def put_bytes(self, path: str, data: bytes) -> None: ...
+    def names(self, path: str) -> list[str]: ...
+    def remove(self, path: str) -> None: ...
 
 
 class Asking(Protocol):
@@ -86,6 +91,13 @@ class SharedStore:
 
     async def renew(self, lease: BuildLease) -> None:
         await self.ask(self.remote.put_bytes, self._path(lease), encode_lease(lease))
+
+    async def tidy(self, kept: frozenset[Digest | None]) -> None:
+        directory = posixpath.dirname(build_lease_path(self.target, self.environment, "any"))
+        beginnings = tuple(lease_name(base, 0).removesuffix("0") for base in kept)
+        for name in (await self.ask(self.remote.names, directory))[:MOST_TIDIED]:
+            if not name.startswith(beginnings):
+                await self.ask(self.remote.remove, f"{directory}/{name}")
 
     def _path(self, lease: BuildLease) -> str:
         return build_lease_path(self.target, self.environment, lease_name(lease.base, lease.term))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WHOLE_UPLOADS = frozenset({"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 _LOCAL = frozenset({"file", "local"})
 # Where a file can be made that only one of several makers makes.
-_EXCLUSIVE = frozenset({"memory", "s3", "s3a", "gs", "gcs"})
+_EXCLUSIVE = frozenset({"s3", "s3a", "gs", "gcs"})
 _UNFINISHED = ".unfinished"
 # What is read, hashed and written before the next: it should fit into a processor's cache.
 LOCAL_PIECE_BYTES = 1024 * 1024
@@ -49,6 +49,8 @@ class Remote:
                 "Remote stores need the library fsspec.", remedy="pip install 'preheat[fleet]'"
             ) from error
         self.name = without_secret(url)
+        if not url.strip():  # a variable of a script that is not set, which would be this directory
+            raise ConfigurationError("The URL of the remote store is empty.")
         try:
             self._system, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
@@ -146,6 +148,15 @@ class Remote:
         """The same with the bytes of a local file."""
         with self._failures(path), self._unfinished(path) as place:
             self._system.put_file(str(source), place)
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted; none where there is no such directory."""
+        return self._names(path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with self._failures(path), contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(self._at(path))
 
     @property
     def creates_exclusively(self) -> bool:
