@@ -146,7 +146,8 @@ class Daemon:
         return self.process.poll() is None
 
     def text(self) -> str:
-        return self.log.read_text(errors="replace")
+        """What it has printed, in whole lines: of the last one only a part may be there yet."""
+        return "".join(self.log.read_text(errors="replace").rpartition("\n")[:2])
 
 
 def until(condition: Any, what: str, seconds: float = LIMIT_SECONDS) -> None:
