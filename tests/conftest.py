@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,19 @@ from support.zoo import FILES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def pytest_configure() -> None:
+    """What hypothesis tries is the same in every run, unless PREHEAT_FAULT=full; slowness is no failure."""
+    if importlib.util.find_spec("hypothesis") is None:  # on a machine with a GPU
+        return
+    from hypothesis import HealthCheck, settings
+
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "preheat", deadline=None, derandomize=not figures.FULL, suppress_health_check=slow
+    )
+    settings.load_profile("preheat")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
