@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support import figures, lean, spread
+from support.forge import Forge
 from support.project import Project
 from support.zoo import FILES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -65,18 +67,23 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def zoo(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
+    """Builds packages in forked processes."""
+    with Forge(tmp_path_factory.mktemp("forge")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Project:
     """Many kinds of targets, warmed. Tests only load from it; they never edit it."""
-    project = Project(tmp_path_factory.mktemp("zoo") / "project", FILES, caches)
-    done = project.preheat("warm", "--json")
-    assert done.code == 0, done.out + done.err
+    project = Project(tmp_path_factory.mktemp("zoo") / "project", FILES)
+    forge.warm(project)
     return project
 
 
 @pytest.fixture(scope="session")
-def lean_project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+def lean_project(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Project:
     """Programs that show what lean images do. Tests only load from it; they never edit it."""
-    project = Project(tmp_path_factory.mktemp("lean") / "project", lean.FILES, caches)
-    done = project.preheat("warm", "--json")
-    assert done.code == 0, done.out + done.err
+    project = Project(tmp_path_factory.mktemp("lean") / "project", lean.FILES)
+    forge.warm(project)
     return project
