@@ -49,6 +49,8 @@ class Forge:
     def warm(self, project: Project) -> None:
         """Build, prove and publish every target of a project. Raises ``AssertionError`` when one fails."""
         config = load_config(project.root / "preheat.toml")
+        # Here, because several threads are going to ask for them.
+        assert self._environment and self._compiler
         with ThreadPoolExecutor(2) as pool:
             failed = list(pool.map(functools.partial(self._build, project), config.targets))
         assert not any(failed), "\n".join(filter(None, failed))
@@ -57,6 +59,7 @@ class Forge:
         """Why it failed, or nothing."""
         directory = self._directory / f"{next(self._numbers)}-{target.name}"
         directory.mkdir()
+        assert not target.env, "its processes would have to be started with these variables"
         job = Job(
             target=target.name,
             factory=target.factory,
@@ -65,6 +68,7 @@ class Forge:
             environment=self._environment,
             device="cpu",
             search_path=search_path(project.environment, project.root, target.cwd),
+            tolerance=dict(target.tolerance),
         )
         built = self._call(self._compiler, "build", msgspec.to_builtins(job), directory)
         if built["failed"]:
