@@ -32,6 +32,11 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In each of several processes the same order; one process alone keeps that of the files."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(
+                f"{item.nodeid}: an address has no place in the name of a test."
+            )
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: spread.turn_of(item.nodeid))
 
