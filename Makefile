@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-fault test-gpu test-machine test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-fault test-gpu test-machine test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet bench-flight table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -74,6 +74,10 @@ bench-store: $(VENV)/installed-tests
 # How fast packages travel between stores, next to a plain copy; and `preheat would-hit`: docs/performance.md.
 bench-fleet: $(VENV)/installed-tests
 	$(BIN)/python tests/bench/bench_fleet.py
+
+# A thousand nodes that start at once, simulated: what they build and read. docs/jobs.md.
+bench-flight: $(VENV)/installed-tests
+	$(BIN)/python tests/bench/bench_flight.py
 
 # Which of 100 programs can be kept warm, and in which form: docs/lean.md. Takes about a quarter of an hour.
 table-lean: $(VENV)/installed-tests

@@ -24,6 +24,8 @@ from preheatd import events, owned
 from preheatd.attempts import Attempt, NotForked
 from preheatd.caches import CompilerCaches, may_be_to_blame
 from preheatd.clock import utc_now
+from preheatd.executors.elsewhere import Elsewhere
+from preheatd.executors.naming import stored_name
 from preheatd.kinds import kind_of as kind_of
 from preheatd.logs import BoundedLog
 from preheatd.outcome import BuildRequest, Outcome
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from preheatd.config import Config, Target
     from preheatd.confirming import Confirming
     from preheatd.forks import Fork, Forks
+    from preheatd.stages import Ran
     from preheatd.state import State
 
 
@@ -55,11 +58,12 @@ if TYPE_CHECKING:
 class Builder:
     """Builds targets of one project into one store.
 
-    ``check`` says why a manifest's sources differ from those on disk now; ``publish`` copies a proven
-    package from a staging store and publishes it; ``return_to`` publishes an earlier package again, where
-    one fits the sources on disk, and gives it back; these block and are called in a thread. ``lock``
-    holds the build lock or raises ``BusyError``. ``expected`` knows environments by digest. ``forks``: where
-    processes may be forked. ``confirming`` is made with what says that sources are still the same.
+    ``check`` says why a manifest's sources differ from those on disk now; ``publish`` copies a proven package
+    from a staging store and publishes it; ``return_to`` publishes an earlier package again, where one fits
+    the sources on disk, and gives it back; these block and are called in a thread. ``lock`` holds the build
+    lock or raises ``BusyError``. ``expected`` knows environments by digest. ``moved``: whether sources are
+    others than when a build was asked for. ``forks``: where processes may be forked. ``confirming`` is made
+    with what says that sources are still the same.
     """
 
     config: Config
@@ -70,6 +74,7 @@ class Builder:
     lock: Callable[[str, str], contextlib.AbstractContextManager[object]]
     expected: Callable[[str], Environment | None]
     confirming: Callable[[Callable[[Manifest], Awaitable[None]]], Confirming]
+    moved: Callable[[BuildRequest], bool] = lambda request: False
     forks: Forks | None = None
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
     limits: LimitsTold = dataclasses.field(default_factory=LimitsTold)
@@ -121,16 +126,44 @@ class Builder:
         if earlier is not None:
             return dataclasses.replace(outcome, result="built", manifest=earlier, returned=True)
         async with self._working(request, "build") as (work, log):
-            attempt = self._attempt(request, emit, work, log)
             try:
-                manifest = await self._within_limit(request, attempt)
+                manifest, ran = await self._made(request, emit, work, log)
             except Superseded as superseded:
                 await log.note("the sources changed during the build; nothing was published")
                 return dataclasses.replace(outcome, result="superseded", reasons=superseded.reasons)
             # A half-made publication is no harm to readers, but a cancelled one would be lost work.
             await uncancelled(asyncio.to_thread(self.publish, work / "staging", manifest))
-        processes = seconds_by_stage(attempt.stages.ran)
+        processes = seconds_by_stage(ran)
         return dataclasses.replace(outcome, result="built", manifest=manifest, processes=processes)
+
+    async def _made(
+        self, request: BuildRequest, emit: events.Emit, work: Path, log: BoundedLog
+    ) -> tuple[Manifest, list[Ran]]:
+        """The package in the staging store, and the processes that ran here for it."""
+        if request.target.executor is not None:
+            return await self._elsewhere(request, emit, work, log).run(), []
+        attempt = self._attempt(request, emit, work, log)
+        return await self._within_limit(request, attempt), attempt.stages.ran
+
+    def _elsewhere(
+        self, request: BuildRequest, emit: events.Emit, work: Path, log: BoundedLog
+    ) -> Elsewhere:
+        executor, expected = request.target.executor, self.expected(request.environment)
+        assert executor is not None
+        assert expected is not None  # no line without an environment is built
+        return Elsewhere(
+            executor=executor,
+            request=request,
+            expected=expected,
+            project=self.config.project,
+            work=work,
+            log=log,
+            emit=emit,
+            variables=target_environment(self.environ, request.target, self.config.project),
+            accept=functools.partial(self._accept, request),
+            still_current=functools.partial(self._still_current, request),
+            moved=functools.partial(self.moved, request),
+        )
 
     async def _confirm_locked(
         self, request: BuildRequest, emit: events.Emit, outcome: Outcome
@@ -249,7 +282,7 @@ class Builder:
     def _compile_threads(self) -> int:
         """As configured, else a share of the processors for each build that may run at once."""
         config = self.config
-        builds = min(config.jobs, len(config.targets))
+        builds = max(1, min(config.jobs, len(config.here().targets)))
         return config.politeness.compile_threads or compile_threads(read_processors(), builds)
 
     async def _still_current(self, request: BuildRequest, manifest: Manifest) -> None:
@@ -274,7 +307,10 @@ class Builder:
 
     def _accept(self, request: BuildRequest, manifest: Manifest) -> None:
         """Whether this is the package that was asked for. Raises ``BuildFailed``."""
-        if (manifest.target, manifest.factory) != (request.target.name, request.target.factory):
+        if (manifest.target, manifest.factory) != (
+            stored_name(request.target.name),
+            request.target.factory,
+        ):
             raise BuildFailed(
                 "wrong_package",
                 f"The build process built {manifest.target} ({manifest.factory}) instead.",

@@ -7,11 +7,8 @@ output holds exactly one JSON object, an error included; without it errors go to
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import logging
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +16,19 @@ import click
 import msgspec
 
 from preheat.errors import PreheatError
-from preheatd import hit_commands, remote_commands, warm_command
-from preheatd.bundles import commands as bundle_commands
 from preheatd.later import later
 from preheatd.options import Options
 from preheatd.options import common_options as _options
-from preheatd.remotes import commands as store_commands
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from preheatd import answers, commands
 else:
     # A command imports what it needs itself: all of it together takes half a second.
     answers, commands = later("preheatd.answers"), later("preheatd.commands")
+    asyncio = later("asyncio")
 
 
 class UsageError(PreheatError):
@@ -78,6 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 1  # whoever read our output has gone
     except Exception as error:
+        import traceback
+
         traceback.print_exc()
         return _complain(UnexpectedError(f"{type(error).__name__}: {error}"), as_json=as_json)
 
@@ -94,11 +92,23 @@ def _print_json(answer: answers.Json) -> None:
     click.echo(msgspec.json.encode(answer).decode())
 
 
-# Commands whose own imports take a while: imported when they are asked for.
+# Commands in modules of their own, which are imported when they are asked for: module and function.
 _LATE = {
-    "collect": "preheatd.collection.command",
-    "fsck": "preheatd.fsck_command",
-    "keys": "preheatd.keys_command",
+    "collect": ("preheatd.collection.command", "collect"),
+    "environment": ("preheatd.hit_commands", "environment"),
+    "events": ("preheatd.remote_commands", "follow"),
+    "export": ("preheatd.bundles.commands", "export"),
+    "fsck": ("preheatd.fsck_command", "fsck"),
+    "import": ("preheatd.bundles.commands", "import_"),
+    "keys": ("preheatd.keys_command", "keys"),
+    "kick": ("preheatd.remote_commands", "kick"),
+    "pause": ("preheatd.remote_commands", "pause"),
+    "pull": ("preheatd.remotes.commands", "pull"),
+    "push": ("preheatd.remotes.commands", "push"),
+    "resume": ("preheatd.remote_commands", "resume"),
+    "wait": ("preheatd.remote_commands", "wait"),
+    "warm": ("preheatd.warm_command", "warm"),
+    "would-hit": ("preheatd.hit_commands", "would_hit"),
 }
 
 
@@ -110,7 +120,8 @@ class _Commands(click.Group):
 
     def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _LATE:
-            found: click.Command = getattr(importlib.import_module(_LATE[cmd_name]), cmd_name)
+            module, function = _LATE[cmd_name]
+            found: click.Command = getattr(importlib.import_module(module), function)
             return found
         return super().get_command(context, cmd_name)
 
@@ -133,9 +144,6 @@ def doctor(options: Options) -> int:
 def init(as_json: bool) -> int:
     """Write a preheat.toml to begin with, from what the project's files say."""
     return commands.init(Options(as_json=as_json))
-
-
-preheat.add_command(warm_command.warm)
 
 
 @preheat.command()
@@ -163,6 +171,8 @@ def watch(options: Options) -> int:
 @_options
 def serve(options: Options, second: str, drain_seconds: float) -> int:
     """The same as watch without a terminal, for services."""
+    import logging
+
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     return asyncio.run(commands.serve(options, second=second, drain_seconds=drain_seconds))
 
@@ -304,15 +314,6 @@ def bench_edit(options: Options, programs: tuple[str, ...], **rest: Any) -> int:
     module = importlib.import_module("preheatd.bench.edit_command")
     chosen = tuple(dict.fromkeys(programs))
     return int(module.run(module.Wanted(programs=chosen, as_json=options.as_json, **rest)))
-
-
-for command in (
-    *remote_commands.COMMANDS,
-    *hit_commands.COMMANDS,
-    *bundle_commands.COMMANDS,
-    *store_commands.COMMANDS,
-):
-    preheat.add_command(command)
 
 
 if __name__ == "__main__":

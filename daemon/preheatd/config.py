@@ -14,14 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
-
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.keys import Signing, signing_of
 from preheat.store.location import find_configuration, split_stores
 from preheatd.collection import settings as collecting
 from preheatd.control.settings import Control, control_of
+from preheatd.executors import lines
+from preheatd.executors.naming import line_name
+from preheatd.flight.settings import Fleet, fleet_of
 from preheatd.politeness.settings import Politeness, checked
 from preheatd.written import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -36,6 +37,7 @@ from preheatd.written import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from preheatd.executors.settings import Executor
     from preheatd.written import Device
 
 CONFIG_NAME = "preheat.toml"
@@ -51,7 +53,8 @@ class Target:
     ``timeout`` is in seconds, for build and proof together. ``jobs`` is the most builds that may run
     while this one runs, itself included; None: no limit of its own. ``device`` None: the default
     device of the target's environment. A larger ``priority`` is built first. ``on_fresh`` and
-    ``on_failed`` are commands, empty for none. ``memory_limit`` is in bytes, None for none.
+    ``on_failed`` are commands, empty for none. ``memory_limit`` is in bytes, None for none. ``executor``:
+    who builds it, for another environment; ``name`` is then that of a line (``executors.naming``).
     """
 
     name: str
@@ -67,6 +70,7 @@ class Target:
     on_fresh: tuple[str, ...] = ()
     on_failed: tuple[str, ...] = ()
     memory_limit: int | None = None
+    executor: Executor | None = None
 
     @property
     def module(self) -> str:
@@ -92,11 +96,41 @@ class Config:
     collection_table: collecting.CollectionTable = dataclasses.field(
         default_factory=collecting.CollectionTable
     )
+    fleet: Fleet = dataclasses.field(default_factory=Fleet)
 
     @property
     def collection(self) -> collecting.Collection:
         """How the store is collected."""
         return collecting.of_file(self.collection_table, self.file)
+
+    def here(self) -> Config:
+        """Only what is built on this machine."""
+        targets = tuple(target for target in self.targets if target.executor is None)
+        return dataclasses.replace(self, targets=targets)
+
+    def usual(self, names: Sequence[str]) -> Config:
+        """The named targets; without names what is built on this machine, or all where nothing is.
+
+        Raises as ``select``.
+        """
+        return self.select(names) if names or not self.here().targets else self.here()
+
+    def through(self, executors: Sequence[str], names: Sequence[str]) -> Config:
+        """What these executors build: all of it, or for the named targets. Raises ``ConfigurationError``."""
+        known = {target.executor.name for target in self.targets if target.executor}
+        for name in executors:
+            if name not in known:
+                raise ConfigurationError(
+                    f"{self.file}: there is no executor `{name}`.",
+                    remedy=suggest(name, known) or "Add it as `[executors.NAME]`.",
+                )
+        wanted = [line_name(target, name) for name in executors for target in names]
+        if names:
+            return self.select(wanted)
+        targets = tuple(
+            one for one in self.targets if one.executor and one.executor.name in executors
+        )
+        return dataclasses.replace(self, targets=targets)
 
     def select(self, names: Sequence[str]) -> Config:
         """Only the named targets, all if none is named. Raises ``ConfigurationError``."""
@@ -144,11 +178,13 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
     table = read_table(file)
     project = file.parent.resolve()
     politeness = checked(table.politeness, file)
-    targets = tuple(
-        dataclasses.replace(target, memory_limit=politeness.memory_limit)
-        for target in _targets(table, file, project, environ)
+    known = tuple(
+        (dataclasses.replace(target, memory_limit=politeness.memory_limit), here)
+        for target, here in _targets(table, file, project, environ)
     )
-    _check_unique(targets, file)
+    _check_unique([target for target, _ in known], file)
+    executors = _executors(table, file, project, environ)
+    targets = lines.with_executors(known, table.executors, executors, file)
     if not targets:
         raise ConfigurationError(
             f"{file}: `targets` is empty, so there is nothing to keep warm.",
@@ -158,7 +194,8 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
         raise ConfigurationError(f"{file}: `jobs` must be 1 or more, not {table.jobs}.")
     watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
     store = store_path(table.store, project, environ)
-    collecting.of_file(table.collection, file)
+    if table.collection != collecting.CollectionTable():
+        collecting.of_file(table.collection, file)  # says what is wrong
     return Config(
         file=file,
         project=project,
@@ -171,6 +208,7 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
         politeness=politeness,
         control=control_of(table.control, file, project),
         collection_table=table.collection,
+        fleet=fleet_of(table.fleet, file, project),
         signing=_signing(table.signatures, project, environ),
     )
 
@@ -196,6 +234,8 @@ def store_path(written: str | None, project: Path, environ: Mapping[str, str]) -
         return _path(project, written)
     if first := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
         return Path(first).absolute()
+    import platformdirs  # here: most configurations say where the store is
+
     return platformdirs.user_cache_path("preheat").absolute()
 
 
@@ -210,14 +250,26 @@ def layer_paths(
 
 def _targets(
     table: ConfigTable, file: Path, project: Path, environ: Mapping[str, str]
-) -> Iterable[Target]:
+) -> Iterable[tuple[Target, bool]]:
+    """Each target, and whether it is built on this machine."""
     entries: list[tuple[str, str | TargetTable]] = [
         *((f"targets[{index}]", entry) for index, entry in enumerate(table.targets)),
         *((f"target[{index}]", entry) for index, entry in enumerate(table.target)),
     ]
     for key, entry in entries:
         own = TargetTable(factory=entry) if isinstance(entry, str) else entry
-        yield _target(own, table, f"{file}: `{key}`", project, environ)
+        here = table.here if own.here is None else own.here
+        yield _target(own, table, f"{file}: `{key}`", project, environ), here
+
+
+def _executors(
+    table: ConfigTable, file: Path, project: Path, environ: Mapping[str, str]
+) -> dict[str, Executor]:
+    found = {}
+    for name, one in table.executors.items():
+        python = _interpreter(one.python, project, environ)
+        found[name] = lines.executor_of(name, one, file, python, lambda path: _path(project, path))
+    return found
 
 
 def _watched(entries: Sequence[str], file: Path, project: Path) -> Iterable[Path]:
@@ -311,7 +363,9 @@ def _interpreter(written: str | None, project: Path, environ: Mapping[str, str])
 
 
 def _path(base: Path, written: str) -> Path:
-    return Path(os.path.normpath(base / Path(written).expanduser()))
+    if written.startswith("~"):
+        return Path(os.path.normpath(base / Path(written).expanduser()))
+    return Path(os.path.normpath(os.path.join(base, written)))  # noqa: PTH118 - a quarter of the time
 
 
 def _check_unique(targets: Sequence[Target], file: Path) -> None:

@@ -61,6 +61,8 @@ class Dispatcher:
         self._memory = Memory(state, emit, sources_state)
         self._waiting: dict[str, tuple[Order, schedule.Slot]] = {}
         self._running: dict[str, _Running] = {}
+        self._ended: dict[str, int] = {}
+        self._ends = 0
         self._counter = 0
         self._wake = asyncio.Event()
         self._gate = gate or Gate()
@@ -83,11 +85,23 @@ class Dispatcher:
         """Whether nothing runs and nothing waits."""
         return not self._running and not self._waiting and not self._unconfirmed
 
-    def replace_waiting(self, orders: Iterable[Order]) -> None:
-        """These are to be built, in place of what was asked for and not started yet."""
+    @property
+    def ends(self) -> int:
+        """How many builds have ended. Take it before a survey, and give it with the orders."""
+        return self._ends
+
+    def replace_waiting(self, orders: Iterable[Order], *, seen: int | None = None) -> None:
+        """These are to be built, in place of what was asked for and not started yet.
+
+        ``seen`` is what ``ends`` was when the survey behind these orders began. An order of a
+        target whose build ended since then is left out: the survey may not know how it ended, and
+        would have it done again. ``finished`` was told, which is when to look again.
+        """
         before, self._waiting = self._waiting, {}
         for order in orders:
             if order.name in self._running:
+                continue
+            if seen is not None and self._ended.get(order.name, 0) > seen:
                 continue
             known = before.get(order.name)
             if known is None:
@@ -149,7 +163,7 @@ class Dispatcher:
     def _start_builds(self, group: asyncio.TaskGroup) -> None:
         if not self._accepting:
             return
-        if self._waiting and not self._gate.pauses:
+        if self._local(slot for _, slot in self._waiting.values()) and not self._gate.pauses:
             # Somebody waits for these; proving once more can wait.
             for running in self._running.values():
                 if running.order.confirm:
@@ -158,11 +172,17 @@ class Dispatcher:
             order, _ = self._waiting.pop(slot.target)
             running = self._running[slot.target] = _Running(order, slot)
             running.task = group.create_task(self._run(running), name=f"build {slot.target}")
-        if self._unconfirmed and not (self._running or self._waiting or self._gate.pauses):
+        busy = self._local(slot for slots in self._slots() for slot in slots)
+        if self._unconfirmed and not (busy or self._gate.pauses):
             name = next(iter(self._unconfirmed))
             order = self._unconfirmed.pop(name)
             running = self._running[name] = _Running(order, self._slot(order, None))
             running.task = group.create_task(self._run(running), name=f"proof {name}")
+
+    @staticmethod
+    def _local(slots: Iterable[schedule.Slot]) -> bool:
+        """Whether any of these takes something of this machine."""
+        return any(not slot.lane for slot in slots)
 
     async def _run(self, running: _Running) -> None:
         started_event = events.PROOF_STARTED if running.order.confirm else events.BUILD_STARTED
@@ -173,6 +193,8 @@ class Dispatcher:
             outcome = await self._memory.remember(running.order, outcome)
         finally:
             del self._running[running.order.name]
+            self._ends += 1
+            self._ended[running.order.name] = self._ends
             self._gate.left(running.slot)
             self._wake.set()
         if not outcome.seconds:
@@ -221,7 +243,8 @@ class Dispatcher:
             priority=target.priority,
             order=known[1].order if known else self._counter,
             jobs=target.jobs,
-            gpus=self._gate.gpus_of(order.request),
+            gpus=frozenset() if target.executor else self._gate.gpus_of(order.request),
+            lane=target.executor.name if target.executor else "",
         )
 
     def _tell(self, action: str, order: Order) -> None:

@@ -209,6 +209,7 @@ def _sandbox() -> list[Finding]:
 
 
 async def _interpreters(config: Config, state: State, environ: Mapping[str, str]) -> list[Finding]:
+    config = config.here()
     answers = await Prober(state).environments(config.targets, config.project, environ)
     found: dict[str, Finding] = {}
     for target in config.targets:

@@ -26,6 +26,12 @@ PROOF_STOPPED = "proof_stopped"
 PACKAGE_WITHDRAWN = "package_withdrawn"
 PACKAGE_DAMAGED = "package_damaged"
 BUILD_WAITING = "build_waiting"
+BUILD_ELSEWHERE = "build_elsewhere"
+BUILD_TAKEN_OVER = "build_taken_over"
+BUILD_ALONE = "build_alone"
+PACKAGE_PULLED = "package_pulled"
+PACKAGE_PUSHED = "package_pushed"
+REMOTE_TROUBLE = "remote_trouble"
 PAUSED = "paused"
 RESUMED = "resumed"
 POLITENESS_LIMITED = "politeness_limited"
@@ -64,6 +70,7 @@ _PROBLEMS = {
     HOOK_FAILED,
     STATE_UNWRITABLE,
     CLOCK_JUMPED,
+    REMOTE_TROUBLE,
     COLLECTION_FAILED,
     STORE_OVER_LIMIT,
     UNEXPECTED,

@@ -83,6 +83,16 @@ def python_files(roots: Iterable[Root]) -> Iterator[str]:
             yield from (f"{folder}/{file}" for file in files if file.endswith(".py"))
 
 
+def moved(before: Mapping[str, str], digests: FileDigests) -> bool:
+    """Whether one of these files is another one now."""
+    for path, digest in before.items():
+        file = Path(path)
+        now = digests.sha256(file) if path.endswith(".py") else digests.data(file)
+        if (now or MISSING) != digest:
+            return True
+    return False
+
+
 def sources_state(target: Target, sources: Fingerprint) -> str:
     """One digest of a target's files and of what its configuration says about the build."""
     configured = [
@@ -94,6 +104,7 @@ def sources_state(target: Target, sources: Fingerprint) -> str:
         target.device,
         sorted(target.tolerance.items()),
         target.memory_limit,
+        *(target.executor.configured() if target.executor else ()),
     ]
     return _digest([configured, sources.digest])
 

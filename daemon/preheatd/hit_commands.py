@@ -75,17 +75,14 @@ def _words(value: object) -> str:
 @common_options
 def would_hit(options: Options, targets: tuple[str, ...], against: Path | None) -> int:
     """Say whether TARGETS, or all, would load here without a compiler, and if not, what differs."""
-    import asyncio
     import os
 
     from preheatd import hitting
     from preheatd.config import load_config
 
-    config = load_config(options.config_path).select(targets)
+    config = load_config(options.config_path).usual(targets)
     written = None if against is None else hitting.read_written(against)
-    hits = asyncio.run(
-        hitting.would_hit(config, os.environ, config.layers, against=written, name=str(against))
-    )
+    hits = hitting.would_hit(config, os.environ, config.layers, against=written, name=str(against))
     if options.as_json:
         _print_json(hits, against, written)
     else:
@@ -118,6 +115,3 @@ def _difference(reason: Reason) -> str:
     if reason.built is None and reason.here is None:
         return str(reason)
     return f"{reason.symbol or reason.file}: built with {reason.built}, there {reason.here}"
-
-
-COMMANDS = (environment, would_hit)

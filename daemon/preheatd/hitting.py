@@ -5,7 +5,6 @@ The same survey and the same plan as everywhere; only failures and running build
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import socket
@@ -18,16 +17,19 @@ import msgspec
 
 from preheat.errors import ConfigurationError, StoreError, UntrustedStoreError
 from preheat.store import DiskStore
+from preheat.store.keys import signing_of
 from preheat.verdict import Reason, Verdict
+from preheatd.executors.asking import Everywhere
+from preheatd.executors.naming import stored_name
 from preheatd.inventory import Inventory
 from preheatd.plan import make_plan
 from preheatd.probe import ProbeAnswer, ProbeError, Prober, Question, ask
 from preheatd.state import State, state_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from preheatd.config import Config, Target
+    from preheatd.config import Config
     from preheatd.plan import Decision
 
 FORMAT = 1
@@ -63,29 +65,35 @@ class Hit:
     store: str | None
 
 
-class _Written:
-    """Answers like a ``Prober``, from what another node said."""
+def _of_another_node(
+    written: WrittenEnvironments, name: str, config: Config
+) -> dict[str, ProbeAnswer | ProbeError]:
+    """What another node said, instead of asking interpreters here."""
+    found = {target.name: written.of(stored_name(target.name)) for target in config.targets}
+    return {
+        target: _not_said(written, name, target) if answer is None else answer
+        for target, answer in found.items()
+    }
 
-    def __init__(self, written: WrittenEnvironments, name: str) -> None:
-        self._written = written
-        self._name = name
 
-    async def environments(
-        self, targets: Iterable[Target], project: Path, environ: Mapping[str, str]
-    ) -> dict[str, ProbeAnswer | ProbeError]:
-        return {target.name: self._of(target.name) for target in targets}
+def _not_said(written: WrittenEnvironments, name: str, target: str) -> ProbeError:
+    why = written.failed.get(
+        stored_name(target), "it has several interpreters, and none for this target"
+    )
+    return ProbeError(f"{name} says no environment for `{target}`: {why}.", remedy="")
 
-    def _of(self, target: str) -> ProbeAnswer | ProbeError:
-        found = self._written.of(target)
-        if found is not None:
-            return found
-        why = self._written.failed.get(
-            target, "it has several interpreters, and none for this target"
-        )
-        return ProbeError(f"{self._name} says no environment for `{target}`: {why}.", remedy="")
 
-    def forget(self) -> None:
-        """Nothing is remembered."""
+def _of_this_node(
+    config: Config, state: State, environ: Mapping[str, str]
+) -> Mapping[str, ProbeAnswer | ProbeError]:
+    prober = Prober(state)
+    everywhere = Everywhere(prober)
+    known = prober.known(config.here().targets, config.project, environ)
+    if known is not None:
+        return {**known, **everywhere.written(config.targets)}
+    import asyncio  # here: it takes longer to import than everything else takes
+
+    return asyncio.run(everywhere.environments(config.targets, config.project, environ))
 
 
 async def environments(config: Config | None, environ: Mapping[str, str]) -> WrittenEnvironments:
@@ -95,12 +103,14 @@ async def environments(config: Config | None, environ: Mapping[str, str]) -> Wri
     """
     host = socket.gethostname()
     if config is None:
+        import asyncio
+
         question = Question(
             sys.executable, await asyncio.to_thread(Path.cwd), tuple(sorted(environ.items()))
         )
         return WrittenEnvironments(host=host, answers=(await ask(question),))
     prober = Prober(_notes(config, environ))
-    answered = await prober.environments(config.targets, config.project, environ)
+    answered = await prober.environments(config.here().targets, config.project, environ)
     distinct = list(
         {id(one): one for one in answered.values() if isinstance(one, ProbeAnswer)}.values()
     )
@@ -148,7 +158,7 @@ def _not_written(path: Path, why: str) -> ConfigurationError:
     )
 
 
-async def would_hit(
+def would_hit(
     config: Config,
     environ: Mapping[str, str],
     layers: Sequence[Path] = (),
@@ -162,7 +172,11 @@ async def would_hit(
     Not covered: what a worker's own code changes after its start, and code that it imported before an edit.
     """
     state = _notes(config, environ)
-    prober: Prober | _Written = Prober(state) if against is None else _Written(against, name)
+    answers: Mapping[str, ProbeAnswer | ProbeError] = (
+        _of_this_node(config, state, environ)
+        if against is None
+        else _of_another_node(against, name, config)
+    )
     hits: dict[str, Hit] = {}
     for place in (config.store, *layers):
         left = tuple(
@@ -171,22 +185,23 @@ async def would_hit(
         if not left:
             break
         chosen = dataclasses.replace(config, targets=left)
-        for hit in await _in_one(chosen, place, state, prober, environ):
+        for hit in _in_one(chosen, place, state, answers, environ):
             if hit.hit or hit.target not in hits:
                 hits[hit.target] = hit
     return tuple(hits[target.name] for target in config.targets)
 
 
-async def _in_one(
+def _in_one(
     config: Config,
     place: Path,
     state: State,
-    prober: Prober | _Written,
+    answers: Mapping[str, ProbeAnswer | ProbeError],
     environ: Mapping[str, str],
 ) -> tuple[Hit, ...]:
-    inventory = Inventory(DiskStore(place), state, prober, environ)
+    # Signatures count as they do for a worker: as variables and known places say.
+    store = DiskStore(place, signing=signing_of(environ))
     try:
-        survey = await inventory.survey(config)
+        survey = Inventory(store, state, environ=environ).look(config, answers)
     except StoreError as error:
         verdict = Verdict.UNTRUSTED if isinstance(error, UntrustedStoreError) else Verdict.MISSING
         reasons = (Reason(kind="store_not_usable", detail=str(error)),)

@@ -5,7 +5,6 @@ Thin on purpose: what follows from the facts is decided in ``plan.py``.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
@@ -27,15 +26,15 @@ from preheat.manifest import environment_digest
 from preheat.sources.check import check
 from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
-from preheat.sources.locate import project_locator
 from preheat.verdict import Reason
-from preheatd.fingerprint import SourceFiles, sources_state
+from preheatd.executors.naming import stored_name
+from preheatd.fingerprint import SourceFiles, moved, sources_state
 from preheatd.kinds import kind_of
 from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
 from preheatd.state import Failure
-from preheatd.surroundings import installed_directories, search_path, target_environment
+from preheatd.surroundings import SharedSurroundings, installed_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from preheat.sources.explain import Explanation, Touch
     from preheat.store import DiskStore
     from preheatd.config import Config, Target
+    from preheatd.outcome import BuildRequest
     from preheatd.probe import ProbeError
     from preheatd.state import Damages, State
 
@@ -87,7 +87,8 @@ class Inventory:
         self._store = store
         self._state = state
         self._prober = prober or Prober(state)
-        self._environ = dict(os.environ) if environ is None else environ
+        self._environ = dict(os.environ if environ is None else environ)
+        self._surroundings = SharedSurroundings(self._environ)
         self._digests = FileDigests()
         self._versions = InstalledVersions()
         self._environments: dict[str, Environment] = {}
@@ -95,8 +96,10 @@ class Inventory:
 
     async def survey(self, config: Config) -> Survey:
         """Look at everything once. One target's trouble is a fact about it, never an exception."""
+        import asyncio  # here: who knows the answers already needs none of it
+
         answers = await self._prober.environments(config.targets, config.project, self._environ)
-        return await asyncio.to_thread(self._survey, config, answers)
+        return await asyncio.to_thread(self.look, config, answers)
 
     def doubt_environments(self) -> None:
         """A build found another environment than its interpreter had answered: ask again."""
@@ -108,20 +111,24 @@ class Inventory:
 
     def check(self, config: Config, manifest: Manifest, target: Target) -> tuple[Reason, ...]:
         """How a package's snapshot differs from the sources on disk now. Reads files; slow the first time."""
-        variables = target_environment(self._environ, target, config.project)
-        places = search_path(variables, config.project, target.cwd)
-        locate = project_locator(config.project, places)
+        around = self._surroundings.of(target, config.project)
+        changed = check(
+            manifest.sources,
+            around.locate,
+            project=config.project,
+            digests=self._digests,
+            environ=around.variables,
+        )
+        if target.executor is not None:
+            # Its libraries and the variables of its node are not to be seen from here.
+            return tuple(
+                one for one in changed if one.kind != "variable_changed" or one.symbol in target.env
+            )
         return (
-            *check(
-                manifest.sources,
-                locate,
-                project=config.project,
-                digests=self._digests,
-                environ=variables,
-            ),
+            *changed,
             *library_differences(
                 manifest.sources,
-                (*places, *self._libraries_of(target)),
+                (*around.places, *self._libraries_of(target)),
                 self._digests,
                 self._versions,
                 only_known=True,
@@ -139,18 +146,21 @@ class Inventory:
             and not self.check(config, manifest, target)
         )
 
+    def moved(self, request: BuildRequest) -> bool:
+        """Whether a file that was looked at when a build was asked for is another one now."""
+        return moved(request.sources, self._digests)
+
     def explain(self, config: Config, manifest: Manifest, target: Target) -> Explanation:
         """The same, with what became of each piece of a file that changed."""
         from preheat.sources.explain import explain  # here: only some commands explain
 
-        variables = target_environment(self._environ, target, config.project)
-        places = search_path(variables, config.project, target.cwd)
+        around = self._surroundings.of(target, config.project)
         return explain(
             manifest.sources,
-            project_locator(config.project, places),
+            around.locate,
             project=config.project,
             digests=self._digests,
-            environ=variables,
+            environ=around.variables,
             old_text=self._old_text,
         )
 
@@ -171,7 +181,8 @@ class Inventory:
 
         return if_edited(manifest.sources, file, config.project, self._digests)
 
-    def _survey(self, config: Config, answers: Mapping[str, ProbeAnswer | PreheatError]) -> Survey:
+    def look(self, config: Config, answers: Mapping[str, ProbeAnswer | ProbeError]) -> Survey:
+        """The same, where the environments are known already. Blocks."""
         building = self._state.building()
         files = SourceFiles(self._digests)
         self._installed = {}  # for this moment
@@ -199,15 +210,19 @@ class Inventory:
         building: frozenset[tuple[str, str]],
         files: SourceFiles,
     ) -> tuple[TargetFacts, tuple[Root, ...]]:
-        facts = TargetFacts(target=target.name, factory=target.factory, priority=target.priority)
+        facts = TargetFacts(
+            target=target.name,
+            factory=target.factory,
+            priority=target.priority,
+            built_elsewhere=target.executor is not None,
+        )
         if isinstance(answer, ProbeAnswer):
             facts = self._with_environment(facts, target, answer)
         else:
             facts = dataclasses.replace(facts, failure=_probe_failure(target, answer))
         if facts.environment:
             facts = self._with_package(facts)
-        variables = target_environment(self._environ, target, config.project)
-        places = search_path(variables, config.project, target.cwd)
+        places = self._surroundings.of(target, config.project).places
         roots = target_roots(config, target, facts.manifest, places)
         extra = (
             data_paths(config.project, facts.manifest.sources) if facts.manifest else frozenset()
@@ -249,7 +264,7 @@ class Inventory:
 
     def _with_package(self, facts: TargetFacts) -> TargetFacts:
         try:
-            found = self._store.read_package(facts.target, facts.environment)
+            found = self._store.read_package(stored_name(facts.target), facts.environment)
             manifest = None if found is None else found[1]
             if found is None or manifest is None:
                 return dataclasses.replace(facts, elsewhere=self._elsewhere(facts))
@@ -296,7 +311,7 @@ class Inventory:
         """How the nearest environment that has a package of this target differs from this one."""
         wanted = self._environments[facts.environment]
         candidates: list[tuple[Reason, ...]] = []
-        for ref in self._store.refs(facts.target):
+        for ref in self._store.refs(stored_name(facts.target)):
             try:
                 other = self._store.read_manifest(ref.manifest)
             except PreheatError:

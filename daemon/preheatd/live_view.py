@@ -19,6 +19,7 @@ from preheat.version import VERSION
 from preheatd import answers, events
 from preheatd import status as statuses
 from preheatd.clock import utc_now
+from preheatd.executors.naming import is_elsewhere
 from preheatd.plan import Action, Plan
 from preheatd.troubles import recorded
 
@@ -123,8 +124,8 @@ class LiveView:
 
     @property
     def is_building(self) -> bool:
-        """Whether a build runs."""
-        return bool(self._building)
+        """Whether a build runs on this machine."""
+        return not all(map(is_elsewhere, self._building))
 
     @property
     def plan(self) -> Plan:

@@ -176,7 +176,7 @@ class Operations:
             await self._rounds.after_now(ask=False)
 
     def _all(self) -> list[str]:
-        return [one.name for one in self._view.project.config.targets]
+        return [one.name for one in self._view.project.config.usual(()).targets]
 
     def _too_late(self, names: Sequence[str]) -> WaitTimeoutError:
         left = waiting.outstanding(self._view.settled(names or self._all()))

@@ -20,13 +20,15 @@ Result = Literal["built", "held", "failed", "superseded", "confirmed", "withdraw
 class BuildRequest:
     """What to build: a target for the environment that its interpreter answered with.
 
-    ``rebuild``: also where an earlier package fits.
+    ``rebuild``: also where an earlier package fits. ``sources``: the files that were looked at when it was
+    asked for, each with its digest.
     """
 
     target: Target
     environment: str
     device: str
     rebuild: bool = False
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import filelock
 import msgspec
 
 from preheat.limits import MAX_RECORD_BYTES, decode_json, read_limited
 from preheatd.abandoned import end_groups
+from preheatd.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import filelock
+else:
+    # Commands that only look at packages never lock anything.
+    filelock = later("filelock")
 
 _INFO_NAME = "owner.json"
 # A lock without its directory, for so long, is nobody's any more.

@@ -46,7 +46,7 @@ class TargetFacts:
     (``may_replace``: what is built here is signed, and puts that right), ``source_reasons`` what differs from
     the package's snapshot, ``elsewhere`` how the nearest environment that has a package differs. ``sources``
     maps each source file on disk to its digest, ``sources_state`` is one digest of them all and of the
-    target's configuration.
+    target's configuration. ``built_elsewhere``: nothing of it can be run here.
     """
 
     target: str
@@ -64,6 +64,7 @@ class TargetFacts:
     damages: Damages | None = None
     failure: Failure | None = None
     building: bool = False
+    built_elsewhere: bool = False
     sources_state: str = ""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -149,7 +150,8 @@ def decide(
     verdict, reasons = _package_verdict(facts)
     if verdict is Verdict.FRESH and not rebuild:
         proof = None if facts.manifest is None else facts.manifest.proof
-        forked = proof is not None and proof.forked and not facts.building
+        provable = not facts.building and not facts.built_elsewhere
+        forked = proof is not None and proof.forked and provable
         return _decision(facts, verdict, Action.CONFIRM if forked else Action.NONE)
     if facts.building:
         return _decision(facts, Verdict.BUILDING, Action.WAIT, reasons)

@@ -7,7 +7,6 @@ packages, the machine, or an environment variable.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -15,7 +14,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -23,15 +22,20 @@ from preheat.errors import PreheatError
 from preheat.limits import decode_json
 from preheat.manifest import Environment
 from preheatd import state as states
-from preheatd.process import describe_status, end_group
+from preheatd.later import later
 from preheatd.schedule import backoff_seconds
-from preheatd.surroundings import installed_directories, target_environment
-from preheatd.uncancelled import uncancelled
+from preheatd.surroundings import SharedSurroundings, installed_directories
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Mapping
 
+    from preheatd import process, uncancelled
     from preheatd.config import Target
+else:
+    # Where the answers are known, nobody is asked.
+    asyncio, process = later("asyncio"), later("preheatd.process")
+    uncancelled = later("preheatd.uncancelled")
 
 PROBE_ARGUMENTS = ("-m", "preheat.environment")
 PROBE_LIMIT_SECONDS = 300.0
@@ -44,6 +48,9 @@ _VOLATILE = frozenset(
     "PYTEST_CURRENT_TEST".split()
 )
 _VOLATILE_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "VSCODE_", "TERM_", "GIT_", "CLICK_")
+
+
+_Answer = TypeVar("_Answer")
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +89,8 @@ class Prober:
 
     def __init__(self, state: states.State, *, jobs: int = 2) -> None:
         self._state = state
-        self._turns = asyncio.Semaphore(jobs)
+        self._jobs = jobs
+        self._turns: asyncio.Semaphore | None = None
         self._answers: dict[str, ProbeAnswer] = {}
         self._failures: dict[str, tuple[int, float, ProbeError]] = {}
 
@@ -90,18 +98,30 @@ class Prober:
         self, targets: Iterable[Target], project: Path, environ: Mapping[str, str]
     ) -> dict[str, ProbeAnswer | ProbeError]:
         """The answer, or what went wrong, for each target by name."""
-        questions = {
-            target.name: Question(
-                target.python,
-                target.cwd,
-                tuple(sorted(target_environment(environ, target, project).items())),
-            )
-            for target in targets
-        }
-        distinct = list(dict.fromkeys(questions.values()))
-        answers = await asyncio.gather(*(self._answer(question) for question in distinct))
-        by_question = dict(zip(distinct, answers, strict=True))
-        return {name: by_question[question] for name, question in questions.items()}
+        if self._turns is None:
+            self._turns = asyncio.Semaphore(self._jobs)
+        questions = _questions(targets, project, environ)
+        answers = await asyncio.gather(*(self._answer(question) for question in questions))
+        return _by_name(zip(questions.values(), answers, strict=True))
+
+    def known(
+        self, targets: Iterable[Target], project: Path, environ: Mapping[str, str]
+    ) -> dict[str, ProbeAnswer] | None:
+        """The same where every answer is known already; else None. Starts nothing."""
+        questions = _questions(targets, project, environ)
+        answers = [self._remembered(question_key(question)) for question in questions]
+        found = [answer for answer in answers if answer is not None]
+        return (
+            _by_name(zip(questions.values(), found, strict=True))
+            if len(found) == len(answers)
+            else None
+        )
+
+    def _remembered(self, key: str) -> ProbeAnswer | None:
+        answer = self._answers.get(key) or states.read_record(self._state.probe(key), ProbeAnswer)
+        if answer is not None:
+            self._answers[key] = answer
+        return answer
 
     def forget(self) -> None:
         """Ask everything again the next time: an answer turned out to be wrong."""
@@ -111,8 +131,7 @@ class Prober:
 
     async def _answer(self, question: Question) -> ProbeAnswer | ProbeError:
         key = await asyncio.to_thread(question_key, question)
-        known = self._answers.get(key) or states.read_record(self._state.probe(key), ProbeAnswer)
-        answer = known or await self._ask_unless_failed(key, question)
+        answer = self._remembered(key) or await self._ask_unless_failed(key, question)
         if isinstance(answer, ProbeAnswer):
             self._answers[key] = answer
         return answer
@@ -121,6 +140,7 @@ class Prober:
         attempts, at, error = self._failures.get(key, (0, 0.0, ProbeError()))
         if attempts and time.monotonic() < at + backoff_seconds(attempts):
             return error
+        assert self._turns is not None
         try:
             async with self._turns:
                 answer = await ask(question)
@@ -134,10 +154,32 @@ class Prober:
         return answer
 
 
+def _questions(
+    targets: Iterable[Target], project: Path, environ: Mapping[str, str]
+) -> dict[Question, list[str]]:
+    """Each distinct question, with the names of the targets that it is about."""
+    surroundings = SharedSurroundings(environ)
+    alike: dict[tuple[str, Path, int], list[str]] = {}
+    variables: dict[int, dict[str, str]] = {}
+    for target in targets:
+        around = surroundings.of(target, project).variables
+        variables[id(around)] = around
+        alike.setdefault((target.python, target.cwd, id(around)), []).append(target.name)
+    questions: dict[Question, list[str]] = {}
+    for (python, cwd, which), names in alike.items():
+        question = Question(python, cwd, tuple(sorted(variables[which].items())))
+        questions.setdefault(question, []).extend(names)
+    return questions
+
+
+def _by_name(answers: Iterable[tuple[list[str], _Answer]]) -> dict[str, _Answer]:
+    return {name: answer for names, answer in answers for name in names}
+
+
 async def ask(question: Question, *, limit: float = PROBE_LIMIT_SECONDS) -> ProbeAnswer:
     """Run the interpreter. Raises ``ProbeError``; leaves no process behind."""
     try:
-        process = await asyncio.create_subprocess_exec(
+        started = await asyncio.create_subprocess_exec(
             question.python,
             *PROBE_ARGUMENTS,
             cwd=question.cwd,
@@ -151,13 +193,13 @@ async def ask(question: Question, *, limit: float = PROBE_LIMIT_SECONDS) -> Prob
         raise ProbeError(f"{question.python} cannot be started: {error.strerror}.") from error
     try:
         async with asyncio.timeout(limit):
-            output, errors = await process.communicate()
+            output, errors = await started.communicate()
     except TimeoutError:
         raise ProbeError(f"{question.python} did not answer within {limit:g} s.") from None
     finally:
-        await uncancelled(end_group(process))
-    assert process.returncode is not None
-    return _parse(question, process.returncode, output, errors)
+        await uncancelled.uncancelled(process.end_group(started))
+    assert started.returncode is not None
+    return _parse(question, started.returncode, output, errors)
 
 
 def _parse(question: Question, status: int, output: bytes, errors: bytes) -> ProbeAnswer:
@@ -166,7 +208,7 @@ def _parse(question: Question, status: int, output: bytes, errors: bytes) -> Pro
     )
     if status != 0:
         raise ProbeError(
-            f"`{question.python} {' '.join(PROBE_ARGUMENTS)}` {describe_status(status)}: {said}."
+            f"`{question.python} {' '.join(PROBE_ARGUMENTS)}` {process.describe_status(status)}: {said}."
         )
     try:
         # Libraries may print while they are imported; the answer is the last line.

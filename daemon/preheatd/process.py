@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TERMINATE_GRACE_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
+_LOOK_SECONDS = 0.25
 _CHUNK_BYTES = 64 * 1024
 # A built event holds a whole manifest, and JSON may escape it.
 _MAX_LINE_BYTES = 2 * MAX_MANIFEST_BYTES
@@ -132,9 +133,23 @@ async def run_process(
         readers = asyncio.gather(
             _read_events(process.stdout, log, on_event), _copy(process.stderr, log)
         )
-        return await process.wait()
+        return await _ended(process)
     finally:
         await uncancelled(_finish(process, readers))
+
+
+async def _ended(process: Process) -> int:
+    """The exit status as soon as the process itself has ended.
+
+    Some versions of asyncio wait until its pipes are closed as well; whatever it left running holds those.
+    """
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        while not waiting.done() and process.returncode is None:
+            await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
+        return waiting.result() if process.returncode is None else process.returncode
+    finally:
+        waiting.cancel()
 
 
 async def _finish(process: Process, readers: asyncio.Future[tuple[None, None]] | None) -> None:

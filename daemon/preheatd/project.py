@@ -16,11 +16,14 @@ from preheat.store import DiskStore, build_lock, copy_package
 from preheat.store.signing import UNSIGNED, published_as
 from preheatd.builds import Builder
 from preheatd.confirming import Confirming
+from preheatd.executors.asking import Everywhere
+from preheatd.executors.naming import stored_name
 from preheatd.forks import Forks
 from preheatd.inventory import Inventory, Survey
 from preheatd.outcome import BuildRequest, Outcome
 from preheatd.plan import NO_KICKS
 from preheatd.politeness.limits import LimitsTold
+from preheatd.probe import Prober
 from preheatd.recovering import Recovery
 from preheatd.remembering import Order
 from preheatd.roots import source_files
@@ -74,11 +77,14 @@ class Project:
             check=lambda manifest, target: self.inventory.check(config, manifest, target),
             publish=self.publish,
             return_to=self.return_to,
-            lock=lambda target, environment: build_lock(config.store, target, environment),
+            lock=lambda target, environment: build_lock(
+                config.store, stored_name(target), environment
+            ),
             expected=self.inventory.environment,
             confirming=self._confirming,
             forks=self._forks(),
             limits=self.limits,
+            moved=self.inventory.moved,
         )
 
     async def prepare_zygotes(self, survey: Survey) -> None:
@@ -87,7 +93,7 @@ class Project:
         if forks is None or self.zygotes is None:
             return
         builder = self._builder()
-        for target in self.config.targets:
+        for target in self.config.here().targets:
             facts = survey.of(target.name)
             if self.zygotes.is_full:
                 return
@@ -122,11 +128,12 @@ class Project:
         earlier package that lies in the store will do.
         """
         target, environment = request.target, request.environment
-        wanted = self.state.published(target.name, environment)
+        name = stored_name(target.name)
+        wanted = self.state.published(name, environment)
         recovery = Recovery.of(self.store)
-        if recovery.is_damaged(target.name, environment):
-            recovery.take_away(target.name, environment)
-            candidates = iter(recovery.earlier(target.name, environment, wanted))
+        if recovery.is_damaged(name, environment):
+            recovery.take_away(name, environment)
+            candidates = iter(recovery.earlier(name, environment, wanted))
         else:
             candidates = self._published_before(wanted)
         for manifest in candidates:
@@ -171,6 +178,7 @@ class Project:
                     environment=facts.environment,
                     device=facts.device,
                     rebuild=kicks.get(target.name, False),
+                    sources=facts.sources if target.executor else {},
                 ),
                 facts=facts,
                 known=self._known(facts),
@@ -229,4 +237,4 @@ def open_project(config: Config, *, create: bool) -> Project:
     if create:
         state.sweep()
         store.sweep_temporary()
-    return Project(config, store, state, Inventory(store, state))
+    return Project(config, store, state, Inventory(store, state, Everywhere(Prober(state))))

@@ -84,9 +84,6 @@ def follow(options: Options) -> int:
     return asyncio.run(_follow(options))
 
 
-COMMANDS = (kick, pause, resume, wait, follow)
-
-
 def _config(path: Path | None) -> Config:
     from preheatd.config import load_config
 
@@ -142,7 +139,7 @@ async def _follow(options: Options) -> int:
 
 
 async def _wait(options: Options, targets: tuple[str, ...], seconds: float) -> int:
-    config = _config(options.config_path).select(targets)
+    config = _config(options.config_path).usual(targets)
     deadline = time.monotonic() + seconds
     while True:
         answer = await _wait_a_while(config, targets, deadline)

@@ -31,7 +31,7 @@ MAX_SUPERSEDED = 3
 class Slot:
     """A build that waits or runs. ``order`` is when it was asked for; ``jobs`` as in ``Target``.
 
-    ``gpus`` are those that it takes.
+    ``gpus`` are those that it takes. ``lane``: the executor that it goes through, empty for this machine.
     """
 
     target: str
@@ -39,6 +39,7 @@ class Slot:
     order: int = 0
     jobs: int | None = None
     gpus: frozenset[str] = frozenset()
+    lane: str = ""
 
 
 def startable(
@@ -54,7 +55,29 @@ def startable(
 
     At most one build uses a GPU. One that waits for a GPU of another build holds back those behind it
     that want any of its GPUs, and no others; a target in ``held`` may not start and holds back nobody.
+
+    Lanes do not hinder each other: what other nodes build takes nothing of this machine, and has its own
+    limit.
     """
+    by_lane: dict[str, list[Slot]] = {}
+    for slot in waiting:
+        by_lane.setdefault(slot.lane, []).append(slot)
+    return tuple(
+        slot
+        for lane, slots in by_lane.items()
+        for slot in _startable(
+            slots,
+            [one for one in running if one.lane == lane],
+            jobs if not lane else max(one.jobs or 1 for one in slots),
+            held,
+        )
+    )
+
+
+def _startable(
+    waiting: Iterable[Slot], running: Sequence[Slot], jobs: int, held: frozenset[str]
+) -> tuple[Slot, ...]:
+    """The same in one lane."""
     chosen: list[Slot] = []
     active = list(running)
     taken = {gpu for slot in running for gpu in slot.gpus}

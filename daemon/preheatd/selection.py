@@ -92,7 +92,8 @@ async def environments_here(config: Config | None) -> dict[str, ProbeAnswer]:
     with contextlib.suppress(StoreError):  # without a place for notes they are asked each time
         state.prepare()
     prober = Prober(state)
-    answers = await prober.environments(config.targets, config.project, dict(os.environ))
+    targets = config.here().targets
+    answers = await prober.environments(targets, config.project, dict(os.environ))
     good = {name: one for name, one in answers.items() if isinstance(one, ProbeAnswer)}
     for answer in answers.values():
         if not good and not isinstance(answer, ProbeAnswer):

@@ -282,7 +282,7 @@ class Service:
             self._gate.politeness = new.politeness
         if new is not None or reload:
             await self._presence.apply(self._project.config)
-        kicks, began = self._kicks.asked, time.monotonic()
+        kicks, began, ends = self._kicks.asked, time.monotonic(), self._dispatcher.ends
         survey = await self._survey()
         roots, gone = await asyncio.to_thread(look_at_roots, self._project.config, survey.roots)
         self.observed.missing(gone)
@@ -290,11 +290,12 @@ class Service:
             await self._watcher.arm(roots)
             self._armed = roots
             # Only what is read after the watch is armed cannot be missed.
-            began = time.monotonic()
+            began, ends = time.monotonic(), self._dispatcher.ends
             survey = await self._survey()
         plan = make_plan(survey.facts, time.time(), kicks=kicks)
         self._dispatcher.stop_superseded({facts.target: facts for facts in survey.facts})
-        self._dispatcher.replace_waiting(self._project.orders(survey, plan.to_build(), kicks))
+        orders = self._project.orders(survey, plan.to_build(), kicks)
+        self._dispatcher.replace_waiting(orders, seen=ends)
         self._dispatcher.replace_unconfirmed(
             self._project.orders(survey, plan.to_confirm(), confirm=True)
         )

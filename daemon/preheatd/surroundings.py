@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
+
+from preheat.sources.locate import ProjectLocator, project_locator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +36,33 @@ def target_environment(environ: Mapping[str, str], target: Target, project: Path
         entries.insert(0, str(project))
     variables["PYTHONPATH"] = os.pathsep.join(entries)
     return variables
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What a target's processes find around them: ``variables``, ``places`` (see ``search_path``)."""
+
+    variables: dict[str, str]
+    places: tuple[str, ...]
+    locate: ProjectLocator
+
+
+class SharedSurroundings:
+    """The surroundings of targets; those that are configured alike share one answer."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self._known: dict[tuple[object, ...], Surroundings] = {}
+
+    def of(self, target: Target, project: Path) -> Surroundings:
+        key = (project, target.cwd, tuple(target.env.items()))
+        found = self._known.get(key)
+        if found is None:
+            variables = target_environment(self._environ, target, project)
+            places = search_path(variables, project, target.cwd)
+            found = Surroundings(variables, places, project_locator(project, places))
+            self._known[key] = found
+        return found
 
 
 def counted_variables(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 import traceback
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from preheat.errors import PreheatError, WaitTimeoutError
+from preheat.errors import ConfigurationError, PreheatError, WaitTimeoutError
 from preheatd.later import later
 from preheatd.options import Options, common_options
 
@@ -18,13 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from preheatd import answers, commands, report, warming
+    from preheatd.flight import warming as flights
+    from preheatd.flight.settings import Fleet, WhenBusy
 else:
     # Nothing of this is needed to know which commands there are.
     answers, commands = later("preheatd.answers"), later("preheatd.commands")
     report, warming = later("preheatd.report"), later("preheatd.warming")
+    flights = later("preheatd.flight.warming")
 
 _T = TypeVar("_T")
 _SIGNALLED = 128
+
+
+class _Shared(NamedTuple):
+    """What the command line says about nodes that share a remote store."""
+
+    remote: str | None
+    when_busy: WhenBusy | None
 
 
 @click.command("warm")
@@ -44,17 +55,38 @@ _SIGNALLED = 128
     metavar="SECONDS",
     help="End all builds after so long. Default: only each target's own limit counts.",
 )
+@click.option(
+    "--remote",
+    metavar="URL",
+    help="Take what fits from this store; build the rest, each on one of the nodes that share it.",
+)
+@click.option(
+    "--when-busy",
+    type=click.Choice(["wait", "build", "skip"]),
+    help="While another node builds: wait for it, build as well, or do without. Default: wait.",
+)
+@click.option(
+    "--executor",
+    "executors",
+    multiple=True,
+    metavar="NAME",
+    help="Build what this executor of the configuration builds, for its environment. May be repeated.",
+)
 @common_options
 def warm(
     options: Options,
     targets: tuple[str, ...],
     *,
+    executors: tuple[str, ...],
     once: bool,
     fail_open: bool,
     seconds: float | None,
+    remote: str | None,
+    when_busy: WhenBusy | None,
 ) -> int:
     """Build what is not fresh, then exit. TARGETS: only these."""
-    work = _warm(options, targets, once=once, seconds=seconds)
+    shared = _Shared(remote, when_busy)
+    work = _warm(options, targets, executors, once=once, seconds=seconds, shared=shared)
     if not fail_open:
         return asyncio.run(work)
     try:
@@ -76,19 +108,40 @@ def _say_and_go_on(options: Options, error: PreheatError) -> None:
 
 
 async def _warm(
-    options: Options, targets: tuple[str, ...], *, once: bool, seconds: float | None
+    options: Options,
+    targets: tuple[str, ...],
+    executors: tuple[str, ...],
+    *,
+    once: bool,
+    seconds: float | None,
+    shared: _Shared,
 ) -> int:
+    from preheatd.config import load_config
     from preheatd.history import History
+    from preheatd.project import open_project
 
-    project = commands.opened(options, targets, create=True)
+    if executors and shared.remote is not None:
+        raise ConfigurationError(
+            "--executor and --remote do not go together: an executor builds on the node that it chooses.",
+            remedy="Run `preheat warm --executor NAME` first, and `preheat push URL` afterwards.",
+        )
+    config = load_config(options.config_path)
+    config = config.through(executors, targets) if executors else config.usual(targets)
+    project = open_project(config, create=True)
+    fleet = _fleet(project.config.fleet, shared.remote, shared.when_busy)
+    if executors:
+        fleet = dataclasses.replace(fleet, remote=None)
     # Progress is for people; with --json standard output belongs to the answer.
     stopped: list[signal.Signals] = []
     with (
         commands.shown_progress(errors=True, quiet=options.as_json) as shown,
         History(project.state, shown.emit) as history,
     ):
-        work = _in_time(warming.warm(project, history.heard, retry=not once), seconds)
-        warmed = await _until_stopped(work, stopped)
+        if fleet.remote is None:
+            work = warming.warm(project, history.heard, retry=not once)
+        else:
+            work = flights.warm_in_fleet(project, history.heard, fleet, retry=not once)
+        warmed = await _until_stopped(_in_time(work, seconds), stopped)
     if warmed is None:
         return _SIGNALLED + stopped[0]
     if options.as_json:
@@ -96,6 +149,20 @@ async def _warm(
     else:
         report.print_warmed(commands.output(), warmed)
     return warming.exit_code(warmed)
+
+
+def _fleet(fleet: Fleet, remote: str | None, when_busy: WhenBusy | None) -> Fleet:
+    """What the configuration says, and the command line instead."""
+    if remote is not None:
+        fleet = dataclasses.replace(fleet, remote=remote)
+    if when_busy is not None:
+        if fleet.remote is None:
+            raise ConfigurationError(
+                "--when-busy is about nodes that share a remote store, and none is named.",
+                remedy="Add --remote URL, or `remote` in the table [fleet] of the configuration.",
+            )
+        fleet = dataclasses.replace(fleet, when_busy=when_busy)
+    return fleet
 
 
 async def _in_time(work: Coroutine[object, object, _T], seconds: float | None) -> _T:

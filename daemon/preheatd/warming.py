@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from preheatd.remembering import Order
     from preheatd.state import Failure
 
-Result = Literal["built", "confirmed", "held", "failed", "skipped"]
+Result = Literal["built", "confirmed", "pulled", "held", "failed", "skipped"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Warmed:
     holder: str = ""
 
 
-class _Warming:
+class Warming:
     """Builds orders and collects outcomes; what was superseded is built again."""
 
     def __init__(self, project: Project, survey: Survey, emit: events.Emit) -> None:
@@ -87,15 +87,16 @@ async def warm(project: Project, emit: events.Emit, *, retry: bool = True) -> tu
     """
     survey = await project.inventory.survey(project.config)
     plan = make_plan(survey.facts, time.time(), retry=retry)
-    warming = _Warming(project, survey, emit)
+    warming = Warming(project, survey, emit)
     await warming.run(plan)
     return tuple(
-        _warmed(decision, survey, warming.outcomes.get(decision.target))
+        warmed_of(decision, survey, warming.outcomes.get(decision.target))
         for decision in plan.decisions
     )
 
 
-def _warmed(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warmed:
+def warmed_of(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warmed:
+    """What to say of one target after this outcome of its build, or without a build."""
     facts = survey.of(decision.target)
     if outcome is None:
         # Fresh, not to be trusted, or without an environment to build for.
@@ -112,7 +113,7 @@ def _warmed(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warm
     if outcome.result in ("built", "confirmed", "held"):
         result = outcome.result
     return Warmed(
-        decision=_with_verdict(decision, verdicts.get(outcome.result, Verdict.FAILED)),
+        decision=with_verdict(decision, verdicts.get(outcome.result, Verdict.FAILED)),
         result=result,
         seconds=outcome.seconds,
         manifest=outcome.manifest,
@@ -121,7 +122,8 @@ def _warmed(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warm
     )
 
 
-def _with_verdict(decision: Decision, verdict: Verdict) -> Decision:
+def with_verdict(decision: Decision, verdict: Verdict) -> Decision:
+    """The same decision, with the verdict of now."""
     action = Action.WAIT if verdict is Verdict.BUILDING else Action.BUILD
     return Decision(
         target=decision.target,

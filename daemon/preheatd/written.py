@@ -15,6 +15,8 @@ from preheat.errors import ConfigurationError
 from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
 from preheatd.collection.settings import CollectionTable
 from preheatd.control.settings import ControlTable
+from preheatd.executors.settings import ExecutorTable
+from preheatd.flight.settings import FleetTable
 from preheatd.politeness.settings import PolitenessTable
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     jobs: int | None = None
     device: Device | None = None
     priority: int = 0
+    here: bool | None = None
     tolerance: Tolerance = {}
     on_fresh: list[str] | None = None
     on_failed: list[str] | None = None
@@ -68,6 +71,7 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cwd: str | None = None
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     device: Device | None = None
+    here: bool = True
     tolerance: Tolerance = {}
     on_fresh: list[str] = []
     on_failed: list[str] = []
@@ -75,6 +79,8 @@ class ConfigTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     politeness: PolitenessTable = PolitenessTable()
     signatures: SignaturesTable = SignaturesTable()
     collection: CollectionTable = CollectionTable()
+    fleet: FleetTable = FleetTable()
+    executors: dict[str, ExecutorTable] = {}
 
 
 def read_table(file: Path) -> ConfigTable:
@@ -126,11 +132,14 @@ def _explain(message: str, file: Path) -> str:
 def _table_of(key: str) -> type[msgspec.Struct]:
     if key.startswith("target"):
         return TargetTable
+    if key.startswith("executors"):
+        return ExecutorTable
     if key == "control":
         return ControlTable
     tables: dict[str, type[msgspec.Struct]] = {
         "politeness": PolitenessTable,
         "collection": CollectionTable,
+        "fleet": FleetTable,
         "signatures": SignaturesTable,
     }
     return tables.get(key, ConfigTable)

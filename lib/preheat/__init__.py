@@ -57,5 +57,9 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         import importlib
 
-        return getattr(importlib.import_module(_LATER[name]), name)
+        from preheat.garbage import without_collector
+
+        with without_collector():
+            module = importlib.import_module(_LATER[name])
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

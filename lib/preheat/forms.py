@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from preheat.errors import CorruptedError
-from preheat.sources.quiet import without_collector
+from preheat.garbage import without_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,6 +31,7 @@ from preheat.errors import (
 )
 from preheat.formats import other_format
 from preheat.forms import FormOpener, install_form, plainly_compiled, with_grad
+from preheat.garbage import without_collector
 from preheat.live import live_differences
 from preheat.loaded import LoadReport, Runner, count_load, count_miss, wrap
 from preheat.manifest import environment_digest
@@ -106,15 +107,17 @@ def load(
     Not promised: that two loads of one target in one process are independent of each other's code:
     they share it, as ``torch.compile`` does.
     """
-    from preheat.torch_internals.programs import uncompiled
-
     began = time.perf_counter()
-    fn = uncompiled(fn)
+    with without_collector():
+        from preheat.torch_internals.programs import uncompiled
+
+        fn = uncompiled(fn)
     policy = resolve_on_miss(on_miss)
     deadline = time.monotonic() + (resolve_wait_seconds(wait_seconds) if policy == "wait" else 0.0)
     while True:
         request = _Request(target, fn, device, policy, form, unproven)
-        runner, unusable = _try_to_load(request, store)
+        with without_collector():
+            runner, unusable = _try_to_load(request, store)
         if runner is not None or policy != "wait" or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)

@@ -76,6 +76,31 @@ def test_neither_load_nor_call_imports_the_compiler(zoo: Project) -> None:
     assert before == []
 
 
+def test_a_load_is_not_interrupted_by_a_search_for_garbage(zoo: Project) -> None:
+    """Looking through the objects of torch takes longer than the load itself."""
+    switch_off = """
+    import contextlib, preheat.garbage
+    preheat.garbage.without_collector = contextlib.nullcontext
+    """
+    script = """
+    heard = []
+    gc.callbacks.append(lambda phase, info: heard.append(phase))
+    module = model.Encoder().eval()
+    gc.set_threshold(1, 1, 1)
+    loaded = preheat.load("encoder", module, on_miss="error")
+    during = len(heard)
+    more = [[] for _ in range(100)]
+    print(json.dumps([loaded.preheat.form, during, len(heard) - during]))
+    """
+    (form, during, afterwards), (other, uncontrolled, _) = (
+        done.json()
+        for done in (zoo.python(CALLS + script), zoo.python(CALLS + switch_off + script))
+    )
+    assert form == other == "lean"
+    assert during < uncontrolled / 5, "the collector works while it is being loaded"
+    assert afterwards > 0, "the collector was not switched on again"
+
+
 def test_plain_compilation_works_between_loads(zoo: Project) -> None:
     script = """
     answers = [all(agrees(name, *call) for name, call in CALLS.items())]

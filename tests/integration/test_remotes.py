@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +29,13 @@ from preheatd import cli
 from preheatd.arriving import Arrivals
 from preheatd.remotes.pulling import Pulled, Puller
 from preheatd.remotes.pushing import Pushed, Pusher
-from preheatd.remotes.remote import Remote, object_path, ref_path, without_secret
+from preheatd.remotes.remote import (
+    LOCAL_PIECE_BYTES,
+    Remote,
+    object_path,
+    ref_path,
+    without_secret,
+)
 from preheatd.selection import selected
 from support.bundles import DECODER, ENCODER, proven, publish, two_packages
 
@@ -348,6 +355,45 @@ def test_a_remote_that_hangs(tmp_path: Path) -> None:
     assert_nothing_visible(tmp_path / "to")
 
 
+@pytest.mark.parametrize("how", ["time", "cancellation"])
+def test_an_object_that_stops_half_way(how: str, tmp_path: Path) -> None:
+    """Nothing is left of it, and nothing is written when its thread goes on later."""
+    store = DiskStore(tmp_path / "from", create=True)
+    publish(store, os.urandom(9 << 20), target="encoder")
+    push(TROUBLE, store)
+    reached, go_on, pieces = threading.Event(), threading.Event(), list[int]()
+
+    def given(path: str, data: bytes) -> bytes:
+        pieces.append(len(data))
+        if len(data) == 4 << 20 and pieces.count(len(data)) == 2:
+            reached.set()
+            go_on.wait(60.0)
+        return data
+
+    async def pulled() -> None:
+        seconds = 1.0 if how == "time" else 60.0
+        to = DiskStore(tmp_path / "to", create=True)
+        puller = Puller(Remote(TROUBLE), lambda: to, Arrivals(None), seconds=seconds)
+        task = asyncio.ensure_future(puller.pull(()))
+        await asyncio.to_thread(reached.wait, 60.0)
+        if how == "cancellation":
+            task.cancel()
+        await task
+
+    Trouble.given, before = given, set(threading.enumerate())
+    with pytest.raises(RemoteError if how == "time" else asyncio.CancelledError):
+        asyncio.run(pulled())
+    assert_nothing_visible(tmp_path / "to")
+    left = set(threading.enumerate()) - before
+    assert left
+    go_on.set()
+    for thread in left:
+        thread.join(60.0)
+    assert pieces.count(4 << 20) == 2  # it asked for no more
+    assert_nothing_visible(tmp_path / "to")
+    assert pull(TROUBLE, tmp_path / "to").written == 1
+
+
 def test_a_full_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     push(TROUBLE, two_packages(tmp_path / "from"))
 
@@ -392,6 +438,22 @@ def test_a_memory_that_is_bounded(tmp_path: Path) -> None:
     pull(TROUBLE, tmp_path / "to")
     assert sorted(lengths)[-3:] == [1 << 20, 4 << 20, 4 << 20]
     assert same_packages(tmp_path / "from", tmp_path / "to")
+
+
+def test_a_directory_needs_one_piece_of_memory(tmp_path: Path) -> None:
+    """Its files are read into the same memory again and again; what is cut off ends early."""
+    data = os.urandom(2 * LOCAL_PIECE_BYTES + 5)
+    (tmp_path / "file").write_bytes(data)
+    remote, places, passed = Remote(f"file://{tmp_path}"), set(), b""
+    for piece in remote.pieces("file", len(data)):
+        assert isinstance(piece, memoryview)
+        places.add(id(piece.obj))
+        passed += piece
+    assert (passed, len(places)) == (data, 1)
+    assert sum(map(len, remote.pieces("file", len(data) + 10))) == len(data)
+    assert sum(map(len, remote.pieces("file", 10))) == 10
+    with pytest.raises(RemoteError, match="nothing: No such file"):
+        list(remote.pieces("nothing", 10))
 
 
 def test_the_commands(

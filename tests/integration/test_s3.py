@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,16 @@ def test_an_object_that_was_altered(server: None, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match="does not have the digest"):
         pull(tmp_path / "to")
     assert list(DiskStore(tmp_path / "to").refs()) == []
+
+
+def test_of_many_that_create_one_file_one_is_told_so(server: None) -> None:
+    remotes = [Remote(URL) for _ in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        made = threads.map(lambda one: one.create("v1/file", str(id(one)).encode()), remotes)
+        told = dict(zip(remotes, made, strict=True))
+    assert all(one.creates_exclusively for one in remotes)
+    (winner,) = (one for one, so in told.items() if so)
+    assert remotes[0].read("v1/file", 100) == str(id(winner)).encode()
 
 
 def test_no_server(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,12 @@ def test_it_imports_little(tmp_path: Path) -> None:
     """It may stand at the beginning of every job."""
     file = project(tmp_path, "encoder")
     heavy = ("torch", "rich", "aiohttp", "watchdog", "psutil", "prometheus_client", "fsspec")
+    # Nothing is asked, locked or logged once the interpreter's answer is known.
+    heavy += ("asyncio.base_events", "ssl", "subprocess", "logging", "filelock._core")
+    assert (
+        subprocess.run([sys.executable, "-m", "preheatd", "would-hit", "--config", file]).returncode
+        == 0
+    )
     code = (
         "import sys; from preheatd import cli; "
         f"assert cli.run(['would-hit', '--config', {str(file)!r}]) == 0; "

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from preheat.store import Store
     from preheat.store.bundle_format import Index
     from preheat.store.bundle_parser import Event
 
@@ -41,7 +42,7 @@ def proven(*contents: bytes, target: str = "model", torch: str = "2.13") -> Mani
     return msgspec.structs.replace(manifest, proof=PROOF, environment=environment)
 
 
-def publish(store: DiskStore, *contents: bytes, target: str = "model", torch: str = "2.13") -> None:
+def publish(store: Store, *contents: bytes, target: str = "model", torch: str = "2.13") -> None:
     """Put a package into a store."""
     for content in contents:
         store.put_object(content)

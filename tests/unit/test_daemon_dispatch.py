@@ -131,6 +131,26 @@ async def test_one_at_a_time_in_order(tmp_path: Path) -> None:
         await it.script.until_started("c", "a", "b")
 
 
+async def test_a_survey_from_before_the_end_of_a_build_does_not_repeat_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.dispatcher.replace_waiting([order("a"), order("b")])
+        await it.script.until_started("a")
+        seen = it.dispatcher.ends
+        it.script.end("a")
+        await it.outcomes.get()
+        # This plan was made from facts that were read while "a" was still being built.
+        it.dispatcher.replace_waiting([order("a"), order("b")], seen=seen)
+        await it.script.until_started("a", "b")
+        it.script.end("b")
+        await it.outcomes.get()
+        assert it.dispatcher.idle
+        # One that was read afterwards knows how it ended, and may ask for it again.
+        it.dispatcher.replace_waiting([order("a")], seen=it.dispatcher.ends)
+        await it.script.until_started("a", "b", "a")
+        it.script.end("a")
+        await it.outcomes.get()
+
+
 async def test_as_many_as_allowed(tmp_path: Path) -> None:
     async with world(tmp_path, jobs=2) as it:
         it.dispatcher.replace_waiting([order("a"), order("b"), order("c")])

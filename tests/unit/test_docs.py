@@ -57,6 +57,7 @@ from preheatd.config import CONFIG_NAME, load_config
 from preheatd.control import client, refusals, routes
 from preheatd.control.settings import ControlTable
 from preheatd.demo import DemoResult
+from preheatd.flight.settings import FleetTable
 from preheatd.plan import Action
 from preheatd.politeness.settings import PolitenessTable
 from preheatd.written import PYPROJECT_NAME, ConfigTable, TargetTable
@@ -237,7 +238,10 @@ def test_every_error_has_its_kind_and_exit_code_documented(
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name; a group stands for what is in it."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{prefix}{name} ")
         else:
@@ -297,6 +301,11 @@ def test_every_key_of_control_is_documented(key: str) -> None:
 @pytest.mark.parametrize("key", CollectionTable.__struct_fields__)
 def test_every_key_of_collection_is_documented(key: str) -> None:
     assert in_a_table(text_of("docs/configuration.md"), f"collection.{key}")
+
+
+@pytest.mark.parametrize("key", FleetTable.__struct_fields__)
+def test_every_key_of_fleet_is_documented(key: str) -> None:
+    assert in_a_table(text_of("docs/configuration.md"), f"fleet.{key}")
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -1,9 +1,9 @@
-"""Damaged files of a disk store: ``CorruptedError`` or nothing, never another exception."""
+"""Damage in a store of either kind: ``CorruptedError`` or nothing, never another exception."""
 
 from __future__ import annotations
 
-import os
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,42 +11,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preheat.errors import CorruptedError, UntrustedStoreError
-from preheat.manifest import (
-    MAX_MANIFEST_BYTES,
-    MAX_REF_BYTES,
-    ObjectRef,
-    encode,
-    sha256,
-)
-from preheat.store import DiskStore
+from preheat.errors import CorruptedError, StoreError
+from preheat.manifest import ObjectRef, encode, sha256
 from support.manifests import ENVIRONMENT, manifest_of
+from support.stores import KINDS, Held, held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from preheat.manifest import Ref
 
 PART = ObjectRef(name="part0", sha256=sha256(b"content"), size=7)
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[DiskStore]:
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest) -> Iterator[Held]:
     with tempfile.TemporaryDirectory() as directory:
-        yield DiskStore(directory, create=True)
+        yield held(request.param, Path(directory))
 
 
 @pytest.fixture(autouse=True)
-def intact(store: DiskStore) -> None:
+def intact(place: Held) -> None:
     """Each test starts from one whole package, whatever the one before damaged."""
-    store.put_object(b"content")
-    store.publish(manifest_of(b"content"))
-
-
-def rewrite(path: Path, data: bytes) -> None:
-    path.chmod(0o644)
-    path.write_bytes(data)
+    place.store.put_object(b"content")
+    place.store.publish(manifest_of(b"content"))
 
 
 def damages(data: bytes) -> st.SearchStrategy[bytes]:
@@ -72,12 +58,10 @@ def damages(data: bytes) -> st.SearchStrategy[bytes]:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_a_damaged_ref_never_leads_to_another_package(
-    store: DiskStore, data: st.DataObject
-) -> None:
-    path = store.layout.ref("model", ENVIRONMENT)
+def test_a_damaged_ref_never_leads_to_another_package(place: Held, data: st.DataObject) -> None:
+    store = place.store
     ref = store.publish(manifest_of(b"content"))
-    rewrite(path, data.draw(damages(encode(ref))))
+    place.alter_ref("model", ENVIRONMENT, data.draw(damages(encode(ref))))
     try:
         package = store.read_package("model", ENVIRONMENT)
     except CorruptedError:
@@ -94,10 +78,10 @@ def test_a_damaged_ref_never_leads_to_another_package(
 )
 @given(data=st.data())
 def test_a_damaged_manifest_is_refused_and_publishing_repairs_it(
-    store: DiskStore, data: st.DataObject
+    place: Held, data: st.DataObject
 ) -> None:
-    content = encode(manifest_of(b"content"))
-    rewrite(store.layout.object(sha256(content)), data.draw(damages(content)))
+    store, content = place.store, encode(manifest_of(b"content"))
+    place.alter_object(sha256(content), data.draw(damages(content)))
     with pytest.raises(CorruptedError):
         store.read_package("model", ENVIRONMENT)
     with pytest.raises(CorruptedError):
@@ -110,110 +94,60 @@ def test_a_damaged_manifest_is_refused_and_publishing_repairs_it(
     "damaged", [b"", b"conten", b"content+", b"Content"], ids=["empty", "short", "long", "altered"]
 )
 def test_a_damaged_object_is_refused_and_putting_it_again_repairs_it(
-    store: DiskStore, damaged: bytes, tmp_path: Path
+    place: Held, damaged: bytes, tmp_path: Path
 ) -> None:
     source = tmp_path / "content"
     source.write_bytes(b"content")
     for again in (b"content", source):
-        rewrite(store.layout.object(PART.sha256), damaged)
+        place.alter_object(PART.sha256, damaged)
         with pytest.raises(CorruptedError, match=PART.sha256):
-            store.open_object(PART)
-        assert store.put_object(again) == (PART.sha256, PART.size)
-        store.open_object(PART).close()
-    assert list(store.layout.temporary.iterdir()) == []
+            place.store.open_object(PART)
+        assert place.store.put_object(again) == (PART.sha256, PART.size)
+        place.store.open_object(PART).close()
+    assert place.left_over() == []
 
 
-def test_an_object_of_another_size_is_not_published(store: DiskStore) -> None:
-    rewrite(store.layout.object(PART.sha256), b"conten")
-    with pytest.raises(Exception, match="part0"):
-        store.publish(manifest_of(b"content"))
-    store.put_object(b"content")
+def test_an_object_of_another_size_is_not_published(place: Held) -> None:
+    place.alter_object(PART.sha256, b"conten")
+    with pytest.raises(StoreError, match="part0"):
+        place.store.publish(manifest_of(b"content"))
 
 
-def test_a_manifest_of_another_target_is_refused(store: DiskStore) -> None:
-    other = store.publish(manifest_of(target="other"))
-    ref = store.publish(manifest_of(b"content"))
-    path = store.layout.ref("model", ENVIRONMENT)
-    rewrite(path, encode(msgspec.structs.replace(ref, manifest=other.manifest)))
+def test_a_manifest_of_another_target_is_refused(place: Held) -> None:
+    other = place.store.publish(manifest_of(target="other"))
+    ref = place.store.publish(manifest_of(b"content"))
+    forged = encode(msgspec.structs.replace(ref, manifest=other.manifest))
+    place.alter_ref("model", ENVIRONMENT, forged)
     with pytest.raises(CorruptedError, match="another target"):
-        store.read_package("model", ENVIRONMENT)
+        place.store.read_package("model", ENVIRONMENT)
 
 
-def test_a_ref_of_another_target_is_refused(store: DiskStore) -> None:
-    other = store.publish(manifest_of(target="other"))
-    rewrite(store.layout.ref("model", ENVIRONMENT), encode(other))
+def test_a_ref_of_another_target_is_refused(place: Held) -> None:
+    other = place.store.publish(manifest_of(target="other"))
+    place.alter_ref("model", ENVIRONMENT, encode(other))
     with pytest.raises(CorruptedError, match="another target"):
-        store.read_ref("model", ENVIRONMENT)
-    assert list(store.refs("model")) == []
+        place.store.read_ref("model", ENVIRONMENT)
+    assert list(place.store.refs("model")) == []
 
 
-def test_sizes_are_capped_before_reading(store: DiskStore) -> None:
-    ref = store.publish(manifest_of(b"content"))
-    path = store.layout.ref("model", ENVIRONMENT)
-    for damaged, limit in (
-        (store.layout.object(ref.manifest), MAX_MANIFEST_BYTES),
-        (path, MAX_REF_BYTES),
-    ):
-        rewrite(damaged, b"")
-        with damaged.open("wb") as file:
-            file.truncate(limit + 1)
-        with pytest.raises(CorruptedError, match="over the limit"):
-            store.read_package("model", ENVIRONMENT)
-
-
-def test_a_link_in_place_of_a_file_is_refused(store: DiskStore, tmp_path: Path) -> None:
-    for path, read in (
-        (store.layout.object(PART.sha256), lambda: store.open_object(PART)),
-        (
-            store.layout.ref("model", ENVIRONMENT),
-            lambda: store.read_ref("model", ENVIRONMENT),
-        ),
-    ):
-        moved = path.rename(tmp_path / path.name)
-        path.symlink_to(moved)
-        with pytest.raises(UntrustedStoreError, match="symbolic link"):
-            read()
-    store.put_object(b"content")
-    store.publish(manifest_of(b"content"))
-    assert store.read_package("model", ENVIRONMENT) is not None
-
-
-def test_what_is_no_file_is_refused_without_waiting(store: DiskStore) -> None:
-    path = store.layout.object(PART.sha256)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(UntrustedStoreError, match="not a regular file"):
-        store.open_object(PART)
-    store.put_object(b"content")
-    store.open_object(PART).close()
-
-
-def test_a_vanished_manifest_makes_the_reader_look_again(store: DiskStore) -> None:
-    first = store.publish(manifest_of(b"content"))
+def test_a_vanished_manifest_makes_the_reader_look_again(place: Held) -> None:
+    """Between the reader's first look at the ref and the manifest, all moves on."""
+    first = place.store.publish(manifest_of(b"content"))
     second_manifest = manifest_of(b"content", b"content")
 
-    class Overtaken(DiskStore):
-        """Between the reader's first look at the ref and the manifest, all moves on."""
+    def between() -> None:
+        place.store.publish(second_manifest)
+        place.remove_object(first.manifest)
 
-        looks = 0
-
-        def read_ref(self, target: str, environment: str) -> Ref | None:
-            ref = super().read_ref(target, environment)
-            self.looks += 1
-            if self.looks == 1:
-                store.publish(second_manifest)
-                store.layout.object(first.manifest).unlink()
-            return ref
-
-    reader = Overtaken(store.layout.root)
+    reader = place.overtaken(between)
     package = reader.read_package("model", ENVIRONMENT)
     assert package is not None
     assert package[1] == second_manifest
-    assert reader.looks == 2
+    assert reader.read_ref.looks == 2  # type: ignore[attr-defined]
 
 
-def test_a_manifest_that_stays_away_is_reported(store: DiskStore) -> None:
-    ref = store.publish(manifest_of(b"content"))
-    store.layout.object(ref.manifest).unlink()
+def test_a_manifest_that_stays_away_is_reported(place: Held) -> None:
+    ref = place.store.publish(manifest_of(b"content"))
+    place.remove_object(ref.manifest)
     with pytest.raises(CorruptedError, match=ref.manifest):
-        store.read_package("model", ENVIRONMENT)
+        place.store.read_package("model", ENVIRONMENT)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from preheat.errors import CorruptedError, StoreError
-from preheat.manifest import ObjectRef, sha256
+from preheat.errors import CorruptedError, StoreError, UntrustedStoreError
+from preheat.manifest import MAX_MANIFEST_BYTES, MAX_REF_BYTES, ObjectRef, sha256
 from preheat.store import DiskStore
 from preheat.store.files import Files
 from preheat.store.temporary import GRACE_SECONDS, process_space, temporary_name
@@ -303,3 +303,47 @@ def test_real_processes_are_told_apart() -> None:
     assert Files().process_exists(os.getpid())
     assert not Files().process_exists(child)
     assert Files().process_exists(1)
+
+
+def test_sizes_are_capped_before_reading(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    ref = store.publish(manifest_of(b"content"))
+    path = store.layout.ref("model", ENVIRONMENT)
+    for damaged, limit in (
+        (store.layout.object(ref.manifest), MAX_MANIFEST_BYTES),
+        (path, MAX_REF_BYTES),
+    ):
+        damaged.chmod(0o644)
+        with damaged.open("wb") as file:
+            file.truncate(limit + 1)
+        with pytest.raises(CorruptedError, match="over the limit"):
+            store.read_package("model", ENVIRONMENT)
+
+
+def test_a_link_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    store = filled(tmp_path / "store")
+    for path, read in (
+        (store.layout.object(PART.sha256), lambda: store.open_object(PART)),
+        (
+            store.layout.ref("model", ENVIRONMENT),
+            lambda: store.read_ref("model", ENVIRONMENT),
+        ),
+    ):
+        moved = path.rename(tmp_path / path.name)
+        path.symlink_to(moved)
+        with pytest.raises(UntrustedStoreError, match="symbolic link"):
+            read()
+    store.put_object(b"content")
+    store.publish(manifest_of(b"content"))
+    assert store.read_package("model", ENVIRONMENT) is not None
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    path = store.layout.object(PART.sha256)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UntrustedStoreError, match="not a regular file"):
+        store.open_object(PART)
+    store.put_object(b"content")
+    store.open_object(PART).close()

@@ -12,6 +12,7 @@ from preheat.manifest import ObjectRef, environment_digest, sha256
 from preheat.store import DiskStore, LayeredStore, Store
 from preheat.store.location import find_store, find_stores
 from support.bundles import proven, publish
+from support.stores import KINDS, held
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,16 @@ def layer(tmp_path: Path) -> DiskStore:
     return store
 
 
+@pytest.fixture(params=KINDS)
+def two(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
+    """A top and a layer, of either kind."""
+    upper, lower = (held(request.param, tmp_path / name).store for name in ("one", "other"))
+    publish(upper, b"in the top", target="both")
+    publish(lower, b"older", target="both")
+    publish(lower, b"in the layer", target="below")
+    return upper, lower
+
+
 def target_of(store: Store, target: str) -> bytes:
     found = store.read_package(target, HERE)
     assert found is not None
@@ -48,7 +59,8 @@ def target_of(store: Store, target: str) -> bytes:
         with_object.close()
 
 
-def test_the_first_that_has_it(top: DiskStore, layer: DiskStore) -> None:
+def test_the_first_that_has_it(two: tuple[Store, Store]) -> None:
+    top, layer = two
     layered = LayeredStore(top, [layer])
     assert isinstance(layered, Store)
     assert target_of(layered, "both") == b"in the top"
@@ -58,27 +70,33 @@ def test_the_first_that_has_it(top: DiskStore, layer: DiskStore) -> None:
     assert layered.location == f"{top.location}:{layer.location}"
 
 
-def test_only_the_top_is_written(top: DiskStore, layer: DiskStore) -> None:
-    before = sorted(layer.object_digests())
+def test_only_the_top_is_written(two: tuple[Store, Store]) -> None:
+    top, layer = two
+    before = list(layer.refs())
     layered = LayeredStore(top, [layer])
     layered.put_object(b"new")
     layered.publish(proven(b"new", target="both"))
     assert target_of(top, "both") == b"new"
-    assert sorted(layer.object_digests()) == before
+    assert list(layer.refs()) == before
+    with pytest.raises(CorruptedError):
+        layer.open_object(ObjectRef(name="new", sha256=sha256(b"new"), size=3))
     with pytest.raises(StoreError, match="not published"):  # a package leans on no layer
         layered.publish(proven(b"in the layer", target="more"))
 
 
-def test_an_object_that_is_damaged_in_the_top(top: DiskStore, layer: DiskStore) -> None:
-    top.put_object(b"in the layer")
-    path = top.layout.object(IN_LAYER.sha256)
-    path.chmod(0o644)
-    path.write_bytes(b"in the lyaer")
-    opened = LayeredStore(top, [layer]).open_object(IN_LAYER)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_that_is_damaged_in_the_top(
+    kind: str, two: tuple[Store, Store], tmp_path: Path
+) -> None:
+    top, (_, layer) = held(kind, tmp_path / "top"), two
+    top.store.put_object(b"in the layer")
+    top.alter_object(IN_LAYER.sha256, b"in the lyaer")
+    opened = LayeredStore(top.store, [layer]).open_object(IN_LAYER)
     assert opened.read() == b"in the layer"
     opened.close()
-    with pytest.raises(CorruptedError, match=str(top.layout.root)):
-        LayeredStore(top, []).open_object(IN_LAYER)
+    where = str(tmp_path / "top") if kind == "disk" else IN_LAYER.sha256
+    with pytest.raises(CorruptedError, match=where):
+        LayeredStore(top.store, []).open_object(IN_LAYER)
 
 
 @pytest.mark.parametrize("how", ["removed", "a file", "untrusted", "another format"])

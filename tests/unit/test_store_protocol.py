@@ -18,12 +18,19 @@ from preheat.manifest import (
     sha256,
 )
 from preheat.store import DiskStore, MemoryStore, Store, copy_package
+from preheat.store.mapping import LEAST_BYTES
 from support.manifests import ENVIRONMENT, manifest_of
+from support.stores import KINDS, Held, held
 
 
-@pytest.fixture(params=["disk", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return DiskStore(tmp_path / "store", create=True) if request.param == "disk" else MemoryStore()
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Held:
+    return held(request.param, tmp_path / "store")
+
+
+@pytest.fixture
+def store(place: Held) -> Store:
+    return place.store
 
 
 def put(store: Store, data: bytes, name: str = "part") -> ObjectRef:
@@ -59,6 +66,25 @@ def test_an_object_comes_back_as_it_was_put(store: Store, content: bytes) -> Non
         opened.path()
     with pytest.raises(ValueError, match="closed"):
         opened.read()
+
+
+@pytest.mark.parametrize("content", [b"small", b"0123456789abcdef" * (LEAST_BYTES // 16) + b"end"])
+def test_bytes_to_change_are_nobody_elses(place: Held, content: bytes) -> None:
+    """They last beyond the object, its removal and its replacement, and the store's stay as they are."""
+    ref = put(place.store, content)
+    opened = place.store.open_object(ref)
+    assert opened.read() == content
+    kept = opened.writable()
+    kept[:2] = b"my"
+    opened.close()
+    place.remove_object(ref.sha256)
+    with pytest.raises(CorruptedError, match="not in the store"):
+        place.store.open_object(ref)
+    put(place.store, content)
+    assert bytes(kept) == b"my" + content[2:]
+    again = place.store.open_object(ref)
+    assert again.read() == content
+    again.close()
 
 
 def test_a_file_is_put_like_its_bytes(store: Store, tmp_path: Path) -> None:

@@ -200,6 +200,3 @@ def _print(answer: Json) -> None:
 def words_of(one: Arrived) -> str:
     """What became of a package, for people."""
     return _WORDS[one.result]
-
-
-COMMANDS = (export, import_)

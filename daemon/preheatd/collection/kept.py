@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from preheat.store.gathering import KeptWarm
+from preheatd.executors.naming import stored_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +19,7 @@ def kept_warm(facts: Iterable[TargetFacts]) -> KeptWarm:
     targets: set[str] = set()
     for one in facts:
         if one.environment:
-            packages.add((one.target, one.environment))
+            packages.add((stored_name(one.target), one.environment))
         else:
-            targets.add(one.target)
+            targets.add(stored_name(one.target))
     return KeptWarm(frozenset(packages), frozenset(targets))

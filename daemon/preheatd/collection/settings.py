@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preheat.errors import ConfigurationError
-from preheat.store.collection import DAY_SECONDS, HOUR_SECONDS, Limits, Rules
+from preheatd.later import later
 from preheatd.politeness.settings import parse_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from preheat.store import collection
+    from preheat.store.collection import Limits, Rules
+else:
+    # Whoever reads a configuration collects nothing, as a rule.
+    collection = later("preheat.store.collection")
+
 # Within the grace a publication must be able to finish.
 LEAST_GRACE_SECONDS = 600.0
 NEVER = "never"
 _TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|d)")
-_UNITS = {"s": 1.0, "min": 60.0, "h": HOUR_SECONDS, "d": DAY_SECONDS}
+_HOUR_SECONDS = 3600.0
+_UNITS = {"s": 1.0, "min": 60.0, "h": _HOUR_SECONDS, "d": 24 * _HOUR_SECONDS}
 
 
 class CollectionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,8 +48,8 @@ class CollectionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Collection:
     """The rules, and how often the daemon collects; None: never by itself."""
 
-    rules: Rules = dataclasses.field(default_factory=Rules)
-    interval_seconds: float | None = HOUR_SECONDS
+    rules: Rules = dataclasses.field(default_factory=lambda: collection.Rules())
+    interval_seconds: float | None = _HOUR_SECONDS
 
 
 def collection_of(table: CollectionTable, where: str) -> Collection:
@@ -65,7 +72,7 @@ def collection_of(table: CollectionTable, where: str) -> Collection:
     if interval == 0:
         raise ConfigurationError(f'{where}interval` must be above 0, or "{NEVER}".')
     return Collection(
-        rules=Rules(
+        rules=collection.Rules(
             store=_limits(table, where, ""),
             target=_limits(table, where, "target_"),
             keep_generations=table.keep_generations,
@@ -80,7 +87,7 @@ def _limits(table: CollectionTable, where: str, prefix: str) -> Limits:
     age, objects = getattr(table, f"{prefix}max_age"), getattr(table, f"{prefix}max_objects")
     if objects is not None and objects < 0:
         raise ConfigurationError(f"{where}{prefix}max_objects` must be 0 or more, not {objects}.")
-    return Limits(
+    return collection.Limits(
         max_bytes=_bytes(getattr(table, f"{prefix}max_size"), where, f"{prefix}max_size"),
         max_objects=objects,
         max_age_seconds=None if age is None else _seconds(age, where, f"{prefix}max_age"),

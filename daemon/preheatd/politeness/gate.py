@@ -82,7 +82,8 @@ class Gate:
                 some_wait=bool(waiting), some_run=bool(running), politeness=self.politeness
             )
         ]
-        if self.politeness.minds_gpus and not self.pauses and len(running) < jobs:
+        here = sum(not slot.lane for slot in running)
+        if self.politeness.minds_gpus and not self.pauses and here < jobs:
             waits.append(await self._turns.look(waiting, running, self.politeness))
         self._tell_waiting(waiting)
         return min((wait for wait in waits if wait is not None), default=None)

@@ -183,6 +183,3 @@ def _print_pulled(pulled: Pulled) -> None:
 def _print_json(name: str, done: Pushed | Pulled) -> None:
     answer = {"url": name, **msgspec.to_builtins(done)}
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-
-
-COMMANDS = (push, pull)

@@ -18,18 +18,19 @@ from preheat.manifest import (
     sha256,
 )
 from preheat.store import records
-from preheat.store.arrival import PIECE_BYTES
 from preheat.store.signatures import MAX_SIGNATURES_BYTES
 from preheatd.arriving import COMING, Arrivals, Arrived, check_room
-from preheatd.remotes.calls import at_once, limited
+from preheatd.remotes.calls import at_once, in_turns, limited
 from preheatd.remotes.remote import object_path, ref_path, signatures_path
 from preheatd.uncancelled import uncancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from preheat.manifest import Manifest, ObjectRef
+    from preheat.manifest import Digest, Manifest, ObjectRef
     from preheat.store import DiskStore
+    from preheat.store.arrival import Arrival
+    from preheatd.remotes.calls import Turns
     from preheatd.remotes.remote import Remote
 
 _Name = tuple[str, str]
@@ -142,6 +143,30 @@ class Puller:
             (await asyncio.to_thread(self._arrivals.judge, store, one), one) for one in manifests
         ]
         coming = [manifest for one, manifest in judged if one.result in COMING]
+        await self._bring(store, coming)
+        return tuple([await asyncio.to_thread(self._publish, store, *one) for one in judged])
+
+    async def manifest(self, target: str, environment: Digest, digest: Digest) -> Manifest:
+        """The manifest of one package that is known by name and digest.
+
+        Raises ``RemoteError``; its cause is a ``CorruptedError`` where it is there and cannot be believed.
+        """
+        path = object_path(digest)
+        data = await self._call(self._remote.read, path, MAX_MANIFEST_BYTES)
+        if data is None:
+            raise RemoteError(f"{self._remote.name} has no manifest {digest} of {target!r}.")
+        with _believing_nothing(self._remote, path):
+            manifest = records.parse_manifest(data, digest, path)
+            return _checked(manifest, data, (target, environment))
+
+    async def take(self, manifest: Manifest) -> None:
+        """Take this package, whatever is here, and make it the current one. Raises as ``pull``."""
+        store = await asyncio.to_thread(self._open_store)
+        await self._bring(store, [manifest])
+        await uncancelled(asyncio.to_thread(store.publish, manifest, built_here=False))
+
+    async def _bring(self, store: DiskStore, coming: list[Manifest]) -> None:
+        """Everything that these packages name, and who signed them."""
         objects = {ref.sha256: ref for manifest in coming for ref in manifest.objects()}
         wanted = {ref.sha256: ref.size for ref in objects.values()}
         await asyncio.to_thread(check_room, store, wanted)
@@ -153,35 +178,45 @@ class Puller:
             path = signatures_path(sha256(encode(manifest)))
             data = await self._call(self._remote.read, path, MAX_SIGNATURES_BYTES)
             await asyncio.to_thread(store.accept_signatures, manifest, data)
-        return tuple([await asyncio.to_thread(self._publish, store, *one) for one in judged])
 
     async def _object(self, store: DiskStore, ref: ObjectRef) -> None:
-        if await asyncio.to_thread(store.reuse, ref):
+        work = functools.partial(self._fetched, store, ref)
+        if await in_turns(self._remote.name, self._seconds, work):
+            self._written += 1
+            self._written_bytes += ref.size
+        else:
             self._reused += 1
-            return
+
+    def _fetched(self, store: DiskStore, ref: ObjectRef, turns: Turns) -> bool:
+        """Whether an object was fetched; false where the store has it."""
+        if store.reuse(ref):
+            return False
         path = object_path(ref.sha256)
-        size = await self._call(self._remote.size, path)
+        size = turns.ask(self._remote.size, path)
         if size != ref.size:
             said = "is missing" if size is None else f"has {size} bytes"
             raise RemoteError(
                 f"{self._remote.name}/{path} ({ref.name}) {said}; its manifest says {ref.size}.",
                 remedy="Push the package again with --again.",
             )
-        # Not in a thread: a cancellation in between would leave a file that nobody knows.
         with store.arrival(ref) as arrival:
+            turns.if_given_up(arrival.discard)
+            self._pieces(path, ref, arrival, turns)
+            with _believing_nothing(self._remote, path):
+                arrival.commit()
+        return True
+
+    def _pieces(self, path: str, ref: ObjectRef, arrival: Arrival, turns: Turns) -> None:
+        with contextlib.closing(self._remote.pieces(path, ref.size)) as pieces:
             while arrival.size < ref.size:
-                end = min(arrival.size + PIECE_BYTES, ref.size)
-                piece = await self._call(self._remote.part, path, arrival.size, end)
-                if not piece or len(piece) > end - arrival.size:
+                missing = ref.size - arrival.size
+                piece = turns.ask(next, pieces, b"")
+                if not piece or len(piece) > missing:
                     raise RemoteError(
                         f"{self._remote.name}/{path} ({ref.name}) gave {len(piece)} bytes instead of "
-                        f"{end - arrival.size}."
+                        f"{missing}."
                     )
-                await uncancelled(asyncio.to_thread(arrival.write, piece))
-            with _believing_nothing(self._remote, path):
-                await uncancelled(asyncio.to_thread(arrival.commit))
-        self._written += 1
-        self._written_bytes += ref.size
+                arrival.write(piece)
 
     def _publish(self, store: DiskStore, judged: Arrived, manifest: Manifest) -> Arrived:
         if judged.result not in COMING:

@@ -14,18 +14,23 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from preheat.errors import ConfigurationError, RemoteError
+from preheat.store.arrival import PIECE_BYTES
 from preheat.store.layout import FORMAT_TEXT, MAX_FORMAT_BYTES, Layout
 from preheat.store.temporary import temporary_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from preheat.manifest import Digest
 
 # Where an upload becomes visible at once, when it is complete.
 _WHOLE_UPLOADS = frozenset({"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 _LOCAL = frozenset({"file", "local"})
+# Where a file can be made that only one of several makers makes.
+_EXCLUSIVE = frozenset({"memory", "s3", "s3a", "gs", "gcs"})
 _UNFINISHED = ".unfinished"
+# What is read, hashed and written before the next: it should fit into a processor's cache.
+LOCAL_PIECE_BYTES = 1024 * 1024
 
 
 class Remote:
@@ -111,6 +116,20 @@ class Remote:
         with self._failures(path):
             return bytes(self._system.cat_file(self._at(path), start=start, end=end))
 
+    def pieces(self, path: str, size: int) -> Generator[bytes | memoryview, None, None]:
+        """The first ``size`` bytes in pieces, each valid until the next; or what the remote gives instead.
+
+        Ends early where there are no more bytes. Asks the remote with each step.
+        """
+        if self.is_local:
+            with self._failures(path):
+                yield from _pieces_of(Path(self._at(path)), size)
+            return
+        start = 0
+        while start < size and (piece := self.part(path, start, min(start + PIECE_BYTES, size))):
+            yield piece
+            start += len(piece)
+
     def refs(self) -> Iterator[str]:
         """The paths of all refs, for ``read``."""
         for directory in self._names("v1/refs"):
@@ -127,6 +146,45 @@ class Remote:
         """The same with the bytes of a local file."""
         with self._failures(path), self._unfinished(path) as place:
             self._system.put_file(str(source), place)
+
+    @property
+    def creates_exclusively(self) -> bool:
+        """Whether of several that ``create`` one file at the same moment only one is told that it did."""
+        return self.is_local or bool(self._protocols & _EXCLUSIVE)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a small file that is not there yet, with these bytes; False: there is one.
+
+        A network file system may make it and say False all the same: its content says whose it is.
+        """
+        with self._failures(path):
+            try:
+                if self.is_local:
+                    self._link(path, data)
+                elif self.creates_exclusively:
+                    self._system.pipe_file(self._at(path), data, mode="create")
+                elif self.size(path) is not None:
+                    return False
+                else:
+                    self.put_bytes(path, data)
+            except FileExistsError:
+                return False
+            except Exception:
+                if self.size(path) is not None:  # servers have many words for it
+                    return False
+                raise
+        return True
+
+    def _link(self, path: str, data: bytes) -> None:
+        """Give a complete file its name, unless there is one of that name."""
+        place = Path(self._at(path))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_name(f"{place.name}.{temporary_name()}{_UNFINISHED}")
+        try:
+            unfinished.write_bytes(data)
+            place.hardlink_to(unfinished)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _unfinished(self, path: str) -> Iterator[str]:
@@ -176,6 +234,15 @@ class Remote:
         return RemoteError(f"{place}: {without_secret(str(what))}.")
 
 
+def _pieces_of(path: Path, size: int) -> Generator[memoryview, None, None]:
+    """Into the same memory again and again: getting new memory takes as long as hashing what is in it."""
+    with path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(size, LOCAL_PIECE_BYTES)))
+        while size and (count := file.readinto(buffer[: min(size, len(buffer))])):
+            size -= count
+            yield buffer[:count]
+
+
 def object_path(digest: Digest) -> str:
     """Where an object is, from the root; the same as on disk."""
     return str(Layout(Path("/")).object(digest).relative_to("/"))
@@ -189,6 +256,11 @@ def signatures_path(digest: Digest) -> str:
 def ref_path(target: str, environment: Digest) -> str:
     """Where a ref is, from the root; the same as on disk."""
     return str(Layout(Path("/")).ref(target, environment).relative_to("/"))
+
+
+def build_lease_path(target: str, environment: Digest, name: str) -> str:
+    """Where a build lease is, from the root."""
+    return str(Layout(Path("/")).build_lease(target, environment, name).relative_to("/"))
 
 
 def without_secret(url: str) -> str:

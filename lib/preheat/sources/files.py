@@ -8,11 +8,10 @@ import io
 import os
 import stat
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from preheat.garbage import without_collector
 from preheat.sources.digest import NOT_A_PROGRAM, compiled, exact_digest, module_digest
-from preheat.sources.quiet import without_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -42,8 +41,7 @@ _MAX_CHANGES = 1 << 18
 _GONE = (FileNotFoundError, NotADirectoryError)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
+class _Stamp(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     size: int
@@ -55,10 +53,12 @@ class _Stamp:
         return max(self.mtime_ns, self.ctime_ns)
 
 
-@dataclass(slots=True)
 class _Entry:
-    stamp: _Stamp
-    values: dict[str, Digest] = field(default_factory=dict)
+    __slots__ = ("stamp", "values")
+
+    def __init__(self, stamp: _Stamp) -> None:
+        self.stamp = stamp
+        self.values: dict[str, Digest] = {}
 
 
 class FileDigests:

@@ -1,9 +1,8 @@
-"""Parsing text without the warnings that parsing may give, and without searches for garbage."""
+"""Parsing text without the warnings that parsing may give."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import warnings
 from typing import TYPE_CHECKING
@@ -24,20 +23,3 @@ def without_warnings() -> Iterator[None]:
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """The collector of garbage waits for the end of the block, which must be short.
-
-    A syntax tree is thousands of objects that are all in use and then gone by themselves; the collector
-    would look through them, and in a process with torch through a million others, again and again.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

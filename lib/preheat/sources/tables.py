@@ -8,6 +8,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from preheat.garbage import without_collector
 from preheat.sources.bases import (
     base_names,
     defines_loudly,
@@ -27,7 +28,7 @@ from preheat.sources.pieces import (
     tell_statement,
 )
 from preheat.sources.purity import is_pure
-from preheat.sources.quiet import without_collector, without_warnings
+from preheat.sources.quiet import without_warnings
 from preheat.sources.scopes import bound_names, really_run, scope_of
 
 if TYPE_CHECKING:

@@ -274,7 +274,8 @@ class Inspector(Looker):
 
     def _look_for_strangers(self) -> None:
         layout = self._layout
-        known = {layout.all_signatures.name, *(path.name for path in layout.directories)}
+        known = {path.name for path in layout.directories}
+        known |= {layout.all_signatures.name, layout.build_leases.name}
         for directory, names in ((layout.root, OWN_NAMES), (layout.version, known)):
             self._unknown += [
                 directory / name

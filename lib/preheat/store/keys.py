@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
 
 from preheat.errors import (
     ConfigurationError,
@@ -32,11 +32,9 @@ SIGNING_VARIABLE = "PREHEAT_SIGNING_KEY"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 CREDENTIAL_NAME = "preheat-signing-key"
 SYSTEM_TRUSTED = Path("/etc/preheat/trusted_keys")
-_log = logging.getLogger("preheat.store")
 
 
-@dataclasses.dataclass(frozen=True)
-class Signing:
+class Signing(msgspec.Struct, frozen=True):
     """What a reader asks of signatures, and the key that a writer signs with.
 
     ``trusted``: the file of trusted keys, None where there is none. ``key``: the private key's file.
@@ -65,7 +63,9 @@ class Signing:
         """Raises it; at the level ``warn`` it is logged alone."""
         if self.level != "warn":
             raise error
-        _log.warning("%s", error)
+        import logging
+
+        logging.getLogger("preheat.store").warning("%s", error)
 
     def keys(self) -> tuple[PublicKey, ...]:
         """All keys that are trusted: those of the file, and the own one. Raises ``UnsignedPackageError``."""

@@ -7,22 +7,21 @@
     v1/objects/ab/<sha256>                  immutable, 0444, named by content; manifests too
     v1/refs/<target>/<environment>.json     the only mutable name
     v1/signatures/ab/<sha256>.json          signatures of a manifest, where there are any
+    v1/build-leases/<target>/<environment>  in a remote: which node builds; see preheatd/flight
     v1/tmp  v1/locks  v1/quarantine
     state/                                  0700, the daemon's own
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import string
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import msgspec
 
 from preheat.errors import CorruptedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT_TEXT = b"preheat store 1\n"
 MAX_FORMAT_BYTES = 256
@@ -69,8 +68,7 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The paths below one root."""
 
     root: Path
@@ -131,6 +129,15 @@ class Layout:
     def signatures(self, digest: str) -> Path:
         """The signatures of a manifest. Raises as ``object``."""
         return self.all_signatures / digest[:2] / f"{self.object(digest).name}.json"
+
+    @property
+    def build_leases(self) -> Path:
+        """Where nodes say what they build; only a remote that several nodes warm from has it."""
+        return self.version / "build-leases"
+
+    def build_lease(self, target: str, environment: str, name: str) -> Path:
+        directory = self.build_leases / encode_name(target) / encode_name(environment)
+        return directory / f"{encode_name(name)}.json"
 
     def target(self, target: str) -> Path:
         return self.refs / encode_name(target)

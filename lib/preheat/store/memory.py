@@ -71,8 +71,9 @@ class MemoryStore:
         data = self._objects.get(ref.sha256)
         if data is None:
             raise CorruptedError(f"The object {ref.sha256} ({ref.name}) is not in the store.")
-        records.check_declared_size(ref, len(data), ref.name)
-        records.check_digest(data, ref.sha256, ref.name)
+        where = f"The object {ref.sha256} ({ref.name})"
+        records.check_declared_size(ref, len(data), where)
+        records.check_digest(data, ref.sha256, where)
         descriptor = os.memfd_create("preheat", os.MFD_CLOEXEC)
         try:
             rest = memoryview(data)
@@ -85,13 +86,14 @@ class MemoryStore:
 
     def refs(self, target: str | None = None) -> Iterator[Ref]:
         for name, environment in sorted(self._refs):
-            if target in (None, name) and (ref := self.read_ref(name, environment)):
+            if target in (None, name) and (ref := self._readable_ref(name, environment)):
                 yield ref
 
     def put_object(self, data: bytes | Path) -> tuple[Digest, int]:
         content = data if isinstance(data, bytes) else b"".join(Incoming(self._files, data))
         digest = sha256(content)
-        self._objects.setdefault(digest, content)
+        # What was damaged is replaced.
+        self._objects[digest] = content
         return digest, len(content)
 
     def publish(self, manifest: Manifest) -> Ref:
@@ -103,9 +105,15 @@ class MemoryStore:
         digest, _ = self.put_object(content)
         name = (manifest.target, environment_digest(manifest.environment))
         with self._lock:
-            ref = records.next_ref(manifest, digest, self.read_ref(*name), self._now())
+            ref = records.next_ref(manifest, digest, self._readable_ref(*name), self._now())
             self._refs[name] = encode(ref)
         return ref
+
+    def _readable_ref(self, target: str, environment: Digest) -> Ref | None:
+        try:
+            return self.read_ref(target, environment)
+        except CorruptedError:
+            return None
 
     def _find_manifest(self, digest: Digest) -> Manifest | None:
         data = self._objects.get(digest)

@@ -15,12 +15,12 @@ Not promised: anything against a trusted owner or root, nor against whoever cont
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
-import logging
 import os
 import stat
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
 
 from preheat.errors import ConfigurationError, UntrustedStoreError
 
@@ -34,11 +34,9 @@ TrustLevel = Literal["require", "warn", "off"]
 TRUSTED_UIDS_VARIABLE = "PREHEAT_TRUSTED_UIDS"
 
 _MAX_LINKS = 40  # what Linux allows in one path
-_log = logging.getLogger("preheat.store")
 
 
-@dataclasses.dataclass(frozen=True)
-class Objection:
+class Objection(NamedTuple):
     """Why a path is not trusted: a sentence, and what to do about it."""
 
     message: str
@@ -78,8 +76,7 @@ def trusted_uids(environ: Mapping[str, str]) -> frozenset[int]:
     return frozenset(int(word) for word in words)
 
 
-@dataclasses.dataclass(frozen=True)
-class Trust:
+class Trust(msgspec.Struct, frozen=True):
     """How strict to be. ``require`` refuses, ``warn`` logs (logger ``preheat.store``), ``off`` is silent.
 
     At every level objects and refs must be regular files, reached without a symbolic link in the last
@@ -105,7 +102,9 @@ class Trust:
             return
         if self.level == "require":
             raise UntrustedStoreError(found.message, remedy=found.remedy)
-        _log.warning("%s %s", found.message, found.remedy)
+        import logging
+
+        logging.getLogger("preheat.store").warning("%s %s", found.message, found.remedy)
 
     @contextlib.contextmanager
     def directory(self, files: Files, directory: Path) -> Iterator[int]:

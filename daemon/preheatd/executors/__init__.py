@@ -1,0 +1,1 @@
+"""Builds for environments that this machine does not have: through executors that the user names."""

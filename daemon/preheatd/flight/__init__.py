@@ -1,0 +1,1 @@
+"""One node builds, the others wait: single flight of builds over nodes that share a remote store."""
