@@ -50,11 +50,13 @@ test-s3:
 	  pytest pytest-asyncio pytest-timeout hypothesis
 	PYTHONPATH=lib:daemon:tests $(S3_BIN)/python -m pytest --noconftest -p no:cacheprovider tests/integration/test_s3.py
 
-# What is read from elsewhere, fuzzed for longer than CI does. With atheris installed: see tests/fault/fuzz_guided.py.
+# What is read from elsewhere, fuzzed for longer than CI does, and every property with examples that CI has not tried.
+# With atheris installed: see tests/fault/fuzz_guided.py.
 PREHEAT_FUZZ_EXAMPLES ?= 20000
 
 fuzz: $(VENV)/installed-tests
 	PREHEAT_FUZZ_EXAMPLES=$(PREHEAT_FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fault/test_fuzz.py --timeout=0
+	PREHEAT_FAULT=full $(BIN)/python -m pytest $$(grep -rl '^@given' tests/unit)
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests
