@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -51,18 +52,26 @@ _SIGNALLED = 128
     metavar="NAME",
     help="Build what this executor of the configuration builds, for its environment. May be repeated.",
 )
+@click.option(
+    "--seed",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Begin with what torch has compiled before: a directory of TORCHINDUCTOR_CACHE_DIR, or a file of "
+    "torch.compiler.save_cache_artifacts. What is in it is executed.",
+)
 @common_options
 def warm(
     options: Options,
     targets: tuple[str, ...],
     *,
+    seed: Path | None,
     executors: tuple[str, ...],
     once: bool,
     fail_open: bool,
     seconds: float | None,
 ) -> int:
     """Build what is not fresh, then exit. TARGETS: only these."""
-    work = _warm(options, targets, executors, once=once, seconds=seconds)
+    work = _warm(options, targets, executors, seed=seed, once=once, seconds=seconds)
     if not fail_open:
         return asyncio.run(work)
     try:
@@ -88,6 +97,7 @@ async def _warm(
     targets: tuple[str, ...],
     executors: tuple[str, ...],
     *,
+    seed: Path | None,
     once: bool,
     seconds: float | None,
 ) -> int:
@@ -104,7 +114,7 @@ async def _warm(
         commands.shown_progress(errors=True, quiet=options.as_json) as shown,
         History(project.state, shown.emit) as history,
     ):
-        work = _in_time(warming.warm(project, history.heard, retry=not once), seconds)
+        work = _in_time(warming.warm(project, history.heard, retry=not once, seed=seed), seconds)
         warmed = await _until_stopped(work, stopped)
     if warmed is None:
         return _SIGNALLED + stopped[0]
