@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import figures, lean
+from support import container, figures, lean
 from support.project import Project
+from support.walkthrough import Walkthrough
 from support.zoo import FILES
 
 if TYPE_CHECKING:
@@ -42,3 +43,13 @@ def lean_project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Proj
     done = project.preheat("warm", "--json")
     assert done.code == 0, done.out + done.err
     return project
+
+
+@pytest.fixture(scope="session")
+def walkthrough(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Walkthrough:
+    """The beginning of docs/jobs.md, followed on two machines. Tests only read what it left."""
+    if container.REASON:
+        pytest.skip(f"no container can be made here: {container.REASON}")
+    walk = Walkthrough(tmp_path_factory.mktemp("walkthrough"), caches)
+    walk.walk()
+    return walk
