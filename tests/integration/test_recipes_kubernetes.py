@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import container
+from support import container, published
 from support.container import IS_ROOT, PATH
 from support.pods import Pod
 from support.project import until
@@ -87,35 +87,48 @@ def test_workers_cannot_write_packages(name: str) -> None:
         assert mount["readOnly"] is True
 
 
-def pod(document: dict[str, Any], place: Path, walk: Walkthrough, **other: Path) -> Pod:
-    """One pod of it, with an image that has the project and preheat."""
+def pod(document: dict[str, Any], place: Path, image: dict[str, Path], remote: Path) -> Pod:
+    """One pod of it. ``image``: what a container of it has besides preheat."""
     (place / "node").mkdir(exist_ok=True)
-    image = {
-        f"/srv/shop/{name}": walk.project / name for name in ("app", "work.py", "preheat.toml")
-    }
-    return Pod(
+    made = place / document["metadata"]["name"]
+    pod = Pod(
         document["spec"]["template"],
-        place / document["metadata"]["name"],
+        made,
         node=place / "node",
-        claims={"preheat-packages": walk.remote, **other},
+        claims={"preheat-packages": remote},
         image={**image, "/venv": Path(sys.prefix)},
         path=f"/venv/bin:{PATH}",
     )
+    (made / "tmp" / "double.json").write_text("{}")  # what a double does: nothing special
+    return pod
+
+
+@pytest.fixture
+def doubled(tmp_path: Path) -> tuple[dict[str, Path], Path]:
+    """An image whose interpreter is a double, which answers in no time, and a remote with its package."""
+    file = published.project(tmp_path / "double", "classifier")
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    (tmp_path / "double" / "store").rename(remote / "shop")
+    python = file.parent / "python"
+    toml = tmp_path / "preheat.toml"
+    toml.write_text(f'targets = ["app.classifier:classifier"]\npython = "{python}"\ncwd = "/tmp"\n')
+    image = {"/srv/shop/app": file.parent / "app", "/srv/shop/preheat.toml": toml}
+    return {**image, str(python): python}, remote
 
 
 @needs_root
 def test_a_job_pulls_and_starts_warm(walkthrough: Walkthrough, tmp_path: Path) -> None:
     (document,) = documents("job.yaml")
-    job = pod(document, tmp_path, walkthrough)
+    project = walkthrough.project
+    image = {f"/srv/shop/{name}": project / name for name in ("app", "work.py", "preheat.toml")}
+    job = pod(document, tmp_path, image, walkthrough.remote)
     assert job.run("preheat-directory").returncode == 0
     pulled = job.run("preheat-pull")
     assert pulled.returncode == 0
     assert "imported" in pulled.stdout, pulled
     assert "hit   classifier" in pulled.stdout, pulled
-    assert_warm(job.run("worker"))
-
-
-def assert_warm(worker: Any) -> None:
+    worker = job.run("worker")
     assert worker.returncode == 0, worker
     assert "from the form lean" in worker.stdout, worker
     assert "0 frames compiled; compiler imported: False" in worker.stdout
@@ -123,11 +136,11 @@ def assert_warm(worker: Any) -> None:
 
 @needs_root
 def test_a_job_without_a_remote_begins_all_the_same(
-    walkthrough: Walkthrough, tmp_path: Path
+    doubled: tuple[dict[str, Path], Path], tmp_path: Path
 ) -> None:
     (document,) = documents("job.yaml")
     (tmp_path / "empty").mkdir()
-    job = pod(document, tmp_path, walkthrough, **{"preheat-packages": tmp_path / "empty"})
+    job = pod(document, tmp_path, doubled[0], tmp_path / "empty")
     assert job.run("preheat-directory").returncode == 0
     pulled = job.run("preheat-pull")
     assert pulled.returncode == 0
@@ -136,10 +149,10 @@ def test_a_job_without_a_remote_begins_all_the_same(
 
 
 @needs_root
-def test_a_node_is_kept_warm(walkthrough: Walkthrough, tmp_path: Path) -> None:
-    """The DaemonSet fills the node's directory and says when it is ready; a job then starts warm."""
+def test_a_node_is_kept_warm(doubled: tuple[dict[str, Path], Path], tmp_path: Path) -> None:
+    """The DaemonSet fills the node's directory and says when it is ready; a job may then read it."""
     daemon_set, job_document = documents("daemonset.yaml")
-    daemon = pod(daemon_set, tmp_path, walkthrough)
+    daemon = pod(daemon_set, tmp_path, *doubled)
     described = daemon.container("preheat")
     ready = described["readinessProbe"]["exec"]["command"]
     alive = described["livenessProbe"]["exec"]["command"]
@@ -150,9 +163,9 @@ def test_a_node_is_kept_warm(walkthrough: Walkthrough, tmp_path: Path) -> None:
         until(lambda: daemon.run("preheat", alive).returncode == 0, "alive", 60)
         assert daemon.run("preheat", ready).returncode == 0
         assert running.terminate() == 0
-    job = pod(job_document, tmp_path, walkthrough)
+    job = pod(job_document, tmp_path, *doubled)
     waited = job.run("preheat-wait")
     assert waited.returncode == 0
     assert "FRESH" in waited.stdout, waited
     assert "not everything" not in waited.stderr
-    assert_warm(job.run("worker"))
+    assert job.run("worker", ["preheat", "would-hit"]).returncode == 0

@@ -8,20 +8,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import test_daemon_double as double
-import test_recipes_slurm as slurm
 from test_systemd_units import analyze, needs_systemd
 
 from preheat.store import DiskStore
-from support import container
+from support import container, published
 from support.base_image import ENVIRONMENT, asked, base_image
 from support.container import ACCOUNTS, PATH, Container
-
-if TYPE_CHECKING:
-    from support.walkthrough import Walkthrough
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 UNIT = RECIPES / "systemd" / "preheat-pull@.service"
@@ -76,32 +72,34 @@ def run_unit(node: Container, name: str) -> list[tuple[int, str]]:
 
 
 @needs_container
-def test_the_unit_makes_a_node_warm(walkthrough: Walkthrough, tmp_path: Path) -> None:
-    node = slurm.node(tmp_path / "node", walkthrough)
+def test_the_unit_makes_a_node_warm_and_fails_open(tmp_path: Path) -> None:
+    """Without a remote and with a build that fails the node starts; later nothing is built."""
+    file = published.project(tmp_path, "classifier")
+    project = file.parent
+    project.chmod(0o777)  # the double writes a log
+    node = Container(tmp_path / "node")
+    node.install_preheat("/opt/preheat")
+    node.bind(project, str(project), read_only=False)
+    node.bind(tmp_path / "store", "/mnt/team/preheat/shop")
+    text = file.read_text().replace("./python", f"{project}/python")
+    node.write(
+        "/etc/preheat/shop.toml",
+        text.replace('store = "../store"', f'cwd = "{project}"')
+        + f'[env]\nPYTHONPATH = "{project}"\n',
+    )  # as docs/service.md has it
+    double.write_double(project, build="fail")
+    node.write("/etc/preheat/shop.env", "PREHEAT_REMOTE=/mnt/nowhere\n")
+    pulled, warmed, hit = run_unit(node, "shop")
+    assert [pulled[0], warmed[0], hit[0]] == [0, 0, 0]
+    assert "There is no store at" in pulled[1]
+    assert "FAILED" in warmed[1]
+    assert "miss" in hit[1]
     node.write("/etc/preheat/shop.env", "PREHEAT_REMOTE=/mnt/team/preheat/shop\n")
     pulled, warmed, hit = run_unit(node, "shop")
     assert "imported" in pulled[1]
     assert warmed[0] == 0
     assert "skipped" in warmed[1], warmed  # nothing was left to build
     assert hit[1] == "hit   classifier\n"
-
-
-@needs_container
-def test_the_unit_builds_where_there_is_no_remote(tmp_path: Path) -> None:
-    """And what fails does not keep the node from starting."""
-    file = double.make_project(tmp_path / "project", ("encoder", "decoder"))
-    node = Container(tmp_path / "node")
-    node.install_preheat("/opt/preheat")
-    node.bind(file.parent, str(file.parent), read_only=False)
-    file.parent.chmod(0o777)  # the double writes a log
-    node.write("/etc/preheat/shop.toml", file.read_text().replace('"./python"', f'"{file.parent}/python"')
-               .replace('store = "../store"', f'cwd = "{file.parent}"'))  # fmt: skip
-    node.write("/etc/preheat/shop.env", "PREHEAT_REMOTE=/mnt/nowhere\n")
-    double.write_double(file.parent, build="fail")
-    pulled, warmed, hit = run_unit(node, "shop")
-    assert [pulled[0], warmed[0], hit[0]] == [0, 0, 0]
-    assert "There is no store at" in pulled[1]
-    assert "miss" in hit[1]
 
 
 def schema_accepts(name: str, file: Path) -> None:

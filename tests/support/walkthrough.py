@@ -25,7 +25,7 @@ ALREADY = {
 }
 _ENVIRONMENT = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
 # Lines that change the shell itself are said again before each later line.
-_STAYS = re.compile(r"(^|&& )(cd|\.|export) ")
+STAYS = re.compile(r"(^|&& )(cd|\.|export) ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Walkthrough:
         before = self._before[step.machine]
         script = "\n".join([*(f"{one} >/dev/null" for one in before), "exec 2>&1", command])
         done = self.machines[step.machine].run("bash", "-uc", script, env=_ENVIRONMENT)
-        if _STAYS.search(command):
+        if STAYS.search(command):
             before.append(command)
         return Taken(step, done.returncode, tuple((done.stdout + done.stderr).splitlines()))
 
