@@ -34,10 +34,12 @@ test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
 
 # By hand, as root on Debian with mmdebstrap and systemd-container: a fresh system with a systemd of its own
-# follows docs/service.md word for word. MACHINE keeps that system (about 2 GB) for the next time.
+# follows docs/service.md word for word, and two of them the beginning of docs/jobs.md. MACHINE keeps that system
+# (about 2 GB) for the next time.
 MACHINE ?= /var/tmp/preheat-machine
 
 test-machine: $(VENV)/installed-tests
+	$(BIN)/python tests/machine/walk.py $(MACHINE)
 	$(BIN)/python tests/machine/boot.py $(MACHINE)
 
 # By hand: push and pull against a real server of the S3 protocol on this machine, which has its own environment

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import figures, lean, spread
+from support import container, figures, lean, spread
 from support.forge import Forge
 from support.project import Project
+from support.walkthrough import Walkthrough
 from support.zoo import FILES
 
 if TYPE_CHECKING:
@@ -92,3 +93,13 @@ def lean_project(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Proj
     project = Project(tmp_path_factory.mktemp("lean") / "project", lean.FILES)
     forge.warm(project)
     return project
+
+
+@pytest.fixture(scope="session")
+def walkthrough(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Walkthrough:
+    """The beginning of docs/jobs.md, followed on two machines. Tests only read what it left."""
+    if container.REASON:
+        pytest.skip(f"no container can be made here: {container.REASON}")
+    walk = Walkthrough(tmp_path_factory.mktemp("walkthrough"), caches)
+    walk.walk()
+    return walk

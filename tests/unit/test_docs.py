@@ -69,6 +69,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "recipes" / "README.md",
 ]
 SOURCES = [*sorted((ROOT / "lib").rglob("*.py")), *sorted((ROOT / "daemon").rglob("*.py"))]
 
