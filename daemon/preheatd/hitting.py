@@ -179,7 +179,7 @@ def would_hit(
         )
         if not left:
             break
-        chosen = dataclasses.replace(config, targets=left)
+        chosen = dataclasses.replace(config, targets=left, layers=())  # one place at a time
         for hit in _in_one(chosen, place, state, answers, environ):
             if hit.hit or hit.target not in hits:
                 hits[hit.target] = hit
