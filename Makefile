@@ -68,7 +68,7 @@ bench-store: $(VENV)/installed-tests
 
 # How fast packages travel between stores, next to a plain copy; and `preheat would-hit`: docs/performance.md.
 bench-fleet: $(VENV)/installed-tests
-	$(BIN)/python tests/bench/bench_fleet.py
+	$(BIN)/python tests/bench/bench_fleet.py --markdown docs/performance.md
 
 # Which of 100 programs can be kept warm, and in which form: docs/lean.md. Takes about a quarter of an hour.
 table-lean: $(VENV)/installed-tests

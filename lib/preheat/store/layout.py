@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
 import string
@@ -39,6 +40,7 @@ _ANY_FORMAT = re.compile(rb"preheat store [0-9]+\n")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+@functools.lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
     """A safe file name for any string: at most ``NAME_LIMIT`` of ``[A-Za-z0-9._%~-]``, no leading dot.
 
@@ -71,7 +73,7 @@ def is_digest(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The paths below one root."""
+    """The paths below one root. Those that are asked for again and again are made once."""
 
     root: Path
 
@@ -83,27 +85,27 @@ class Layout:
     def cachedir_tag(self) -> Path:
         return self.root / "CACHEDIR.TAG"
 
-    @property
+    @functools.cached_property
     def version(self) -> Path:
         return self.root / "v1"
 
-    @property
+    @functools.cached_property
     def objects(self) -> Path:
         return self.version / "objects"
 
-    @property
+    @functools.cached_property
     def refs(self) -> Path:
         return self.version / "refs"
 
-    @property
+    @functools.cached_property
     def temporary(self) -> Path:
         return self.version / "tmp"
 
-    @property
+    @functools.cached_property
     def locks(self) -> Path:
         return self.version / "locks"
 
-    @property
+    @functools.cached_property
     def quarantine(self) -> Path:
         return self.version / "quarantine"
 
@@ -146,7 +148,7 @@ class Layout:
         """Held by the one collector. Locks of builds have an ``@`` in their names."""
         return self.locks / "collector.lock"
 
-    @property
+    @functools.cached_property
     def turns_lock(self) -> Path:
         """Where writers and the collector take turns."""
         return self.locks / "turns.lock"
