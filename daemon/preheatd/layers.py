@@ -57,6 +57,11 @@ class Layers:
                 return dataclasses.replace(found, layer=str(place), layer_reasons=own.damage)
         return dataclasses.replace(own, layer_reasons=tuple(troubles))
 
+    def troubles(self) -> tuple[Reason, ...]:
+        """Which of them cannot be looked at, and why."""
+        found = (self._store(place) for place in self._places)
+        return tuple(one for one in found if isinstance(one, Reason))
+
     def _in_one(
         self,
         place: Path,

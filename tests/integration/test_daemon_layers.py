@@ -146,6 +146,9 @@ def test_a_layer_in_trouble_is_named_and_does_not_count(
         ("layer_missing", str(tmp_path / "gone")),
         (kind, str(tmp_path / "shared")),
     ]
+    assert cli.run(["would-hit", "--json", "--config", str(file)]) == 3
+    (hit,) = json.loads(capfd.readouterr().out)["targets"]
+    assert ("layer_missing", str(tmp_path / "gone")) in kinds(hit)
     assert asked(capfd, file, "warm", "--once")["encoder"]["result"] == "built"
     assert kinds(asked(capfd, file, "plan")["encoder"]) == []
 
