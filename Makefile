@@ -75,7 +75,7 @@ bench-store: $(VENV)/installed-tests
 
 # How fast packages travel between stores, next to a plain copy; and `preheat would-hit`: docs/performance.md.
 bench-fleet: $(VENV)/installed-tests
-	$(BIN)/python tests/bench/bench_fleet.py
+	$(BIN)/python tests/bench/bench_fleet.py --markdown docs/performance.md
 
 # A thousand nodes that start at once, simulated: what they build and read. docs/jobs.md.
 bench-flight: $(VENV)/installed-tests
