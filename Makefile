@@ -34,10 +34,12 @@ test-gpu:
 	PYTHONPATH=lib:daemon $(PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider
 
 # By hand, as root on Debian with mmdebstrap and systemd-container: a fresh system with a systemd of its own
-# follows docs/service.md word for word. MACHINE keeps that system (about 2 GB) for the next time.
+# follows docs/service.md word for word, and two of them the beginning of docs/jobs.md. MACHINE keeps that system
+# (about 2 GB) for the next time.
 MACHINE ?= /var/tmp/preheat-machine
 
 test-machine: $(VENV)/installed-tests
+	$(BIN)/python tests/machine/walk.py $(MACHINE)
 	$(BIN)/python tests/machine/boot.py $(MACHINE)
 
 # By hand: push and pull against a real server of the S3 protocol on this machine, which has its own environment
@@ -50,11 +52,13 @@ test-s3:
 	  pytest pytest-asyncio pytest-timeout hypothesis
 	PYTHONPATH=lib:daemon:tests $(S3_BIN)/python -m pytest --noconftest -p no:cacheprovider tests/integration/test_s3.py
 
-# What is read from elsewhere, fuzzed for longer than CI does. With atheris installed: see tests/fault/fuzz_guided.py.
+# What is read from elsewhere, fuzzed for longer than CI does, and every property with examples that CI has not tried.
+# With atheris installed: see tests/fault/fuzz_guided.py.
 PREHEAT_FUZZ_EXAMPLES ?= 20000
 
 fuzz: $(VENV)/installed-tests
 	PREHEAT_FUZZ_EXAMPLES=$(PREHEAT_FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fault/test_fuzz.py --timeout=0
+	PREHEAT_FAULT=full $(BIN)/python -m pytest $$(grep -rl '^@given' tests/unit)
 
 # Every number that docs/freshness.md promises: times, then what real workers do after each probing edit.
 bench-freshness: $(VENV)/installed-tests
@@ -71,7 +75,7 @@ bench-store: $(VENV)/installed-tests
 
 # How fast packages travel between stores, next to a plain copy; and `preheat would-hit`: docs/performance.md.
 bench-fleet: $(VENV)/installed-tests
-	$(BIN)/python tests/bench/bench_fleet.py
+	$(BIN)/python tests/bench/bench_fleet.py --markdown docs/performance.md
 
 # A thousand nodes that start at once, simulated: what they build and read. docs/jobs.md.
 bench-flight: $(VENV)/installed-tests

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import figures, lean, spread
+from support import container, figures, lean, spread
+from support.forge import Forge
 from support.project import Project
+from support.walkthrough import Walkthrough
 from support.zoo import FILES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+def pytest_configure() -> None:
+    """What hypothesis tries is the same in every run, unless PREHEAT_FAULT=full; slowness is no failure."""
+    if importlib.util.find_spec("hypothesis") is None:  # on a machine with a GPU
+        return
+    from hypothesis import HealthCheck, settings
+
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "preheat", deadline=None, derandomize=not figures.FULL, suppress_health_check=slow
+    )
+    settings.load_profile("preheat")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In each of several processes the same order; one process alone keeps that of the files."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(
+                f"{item.nodeid}: an address has no place in the name of a test."
+            )
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: spread.turn_of(item.nodeid))
 
@@ -51,18 +73,33 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def zoo(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
+    """Builds packages in forked processes."""
+    with Forge(tmp_path_factory.mktemp("forge")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Project:
     """Many kinds of targets, warmed. Tests only load from it; they never edit it."""
-    project = Project(tmp_path_factory.mktemp("zoo") / "project", FILES, caches)
-    done = project.preheat("warm", "--json")
-    assert done.code == 0, done.out + done.err
+    project = Project(tmp_path_factory.mktemp("zoo") / "project", FILES)
+    forge.warm(project)
     return project
 
 
 @pytest.fixture(scope="session")
-def lean_project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
+def lean_project(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Project:
     """Programs that show what lean images do. Tests only load from it; they never edit it."""
-    project = Project(tmp_path_factory.mktemp("lean") / "project", lean.FILES, caches)
-    done = project.preheat("warm", "--json")
-    assert done.code == 0, done.out + done.err
+    project = Project(tmp_path_factory.mktemp("lean") / "project", lean.FILES)
+    forge.warm(project)
     return project
+
+
+@pytest.fixture(scope="session")
+def walkthrough(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Walkthrough:
+    """The beginning of docs/jobs.md, followed on two machines. Tests only read what it left."""
+    if container.REASON:
+        pytest.skip(f"no container can be made here: {container.REASON}")
+    walk = Walkthrough(tmp_path_factory.mktemp("walkthrough"), caches)
+    walk.walk()
+    return walk

@@ -57,6 +57,8 @@ COLLECTED = "collected"
 COLLECTION_FAILED = "collection_failed"
 STORE_OVER_LIMIT = "store_over_limit"
 STORE_WITHIN_LIMITS = "store_within_limits"
+SEED_TAKEN = "seed_taken"
+SEED_REFUSED = "seed_refused"
 STOPPING = "stopping"
 UNEXPECTED = "unexpected"
 
@@ -64,6 +66,7 @@ _PROBLEMS = {
     BUILD_FAILED,
     PACKAGE_WITHDRAWN,
     PACKAGE_DAMAGED,
+    SEED_REFUSED,
     TARGET_BLOCKED,
     CONFIG_REFUSED,
     CONTROL_FAILED,

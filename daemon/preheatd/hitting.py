@@ -22,6 +22,7 @@ from preheat.verdict import Reason, Verdict
 from preheatd.executors.asking import Everywhere
 from preheatd.executors.naming import stored_name
 from preheatd.inventory import Inventory
+from preheatd.layers import Layers
 from preheatd.plan import make_plan
 from preheatd.probe import ProbeAnswer, ProbeError, Prober, Question, ask
 from preheatd.state import State, state_path
@@ -184,11 +185,18 @@ def would_hit(
         )
         if not left:
             break
-        chosen = dataclasses.replace(config, targets=left)
+        chosen = dataclasses.replace(config, targets=left, layers=())  # one place at a time
         for hit in _in_one(chosen, place, state, answers, environ):
             if hit.hit or hit.target not in hits:
                 hits[hit.target] = hit
-    return tuple(hits[target.name] for target in config.targets)
+    found = tuple(hits[target.name] for target in config.targets)
+    if not layers or all(one.hit for one in found):
+        return found
+    troubles = Layers(layers, signing_of(environ)).troubles()
+    return tuple(
+        one if one.hit else dataclasses.replace(one, reasons=(*one.reasons, *troubles))
+        for one in found
+    )
 
 
 def _in_one(

@@ -12,24 +12,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from preheat.differences import differences
 from preheat.errors import (
-    CorruptedError,
-    OtherFormatError,
     PreheatError,
     StoreError,
-    UnsignedPackageError,
-    UntrustedStoreError,
 )
 from preheat.formats import other_formats
 from preheat.manifest import environment_digest
 from preheat.sources.check import check
 from preheat.sources.files import FileDigests
 from preheat.sources.libraries import InstalledVersions, library_differences
-from preheat.verdict import Reason
-from preheatd.executors.naming import stored_name
 from preheatd.fingerprint import SourceFiles, moved, sources_state
 from preheatd.kinds import kind_of
+from preheatd.layers import Layers
+from preheatd.packages import damage_of, with_package
 from preheatd.plan import TargetFacts
 from preheatd.probe import ProbeAnswer, Prober
 from preheatd.roots import Root, data_paths, target_roots
@@ -42,15 +37,11 @@ if TYPE_CHECKING:
     from preheat.manifest import Environment, Manifest, ModuleSource
     from preheat.sources.explain import Explanation, Touch
     from preheat.store import DiskStore
+    from preheat.verdict import Reason
     from preheatd.config import Config, Target
     from preheatd.outcome import BuildRequest
     from preheatd.probe import ProbeError
     from preheatd.state import Damages, State
-
-# What a package that is built and signed anew puts right.
-REPLACEABLE = frozenset(
-    {"signature_missing", "signature_wrong", "signature_damaged", "signature_unknown_key"}
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +133,7 @@ class Inventory:
             and environment_digest(manifest.environment) == environment
             and manifest.is_proven()
             and not other_formats(manifest)
-            and not self._damage(manifest)
+            and not damage_of(self._store, manifest)
             and not self.check(config, manifest, target)
         )
 
@@ -186,9 +177,10 @@ class Inventory:
         building = self._state.building()
         files = SourceFiles(self._digests)
         self._installed = {}  # for this moment
+        layers = Layers(config.layers, config.signing)
         with self._digests.one_moment():
             looked = [
-                self._target(config, target, answers[target.name], building, files)
+                self._target(config, target, answers[target.name], building, files, layers)
                 for target in config.targets
             ]
         self._installed = None
@@ -209,6 +201,7 @@ class Inventory:
         answer: ProbeAnswer | PreheatError,
         building: frozenset[tuple[str, str]],
         files: SourceFiles,
+        layers: Layers,
     ) -> tuple[TargetFacts, tuple[Root, ...]]:
         facts = TargetFacts(
             target=target.name,
@@ -221,25 +214,40 @@ class Inventory:
         else:
             facts = dataclasses.replace(facts, failure=_probe_failure(target, answer))
         if facts.environment:
-            facts = self._with_package(facts)
+            facts = self._with_package(config, target, facts, layers)
         places = self._surroundings.of(target, config.project).places
         roots = target_roots(config, target, facts.manifest, places)
         extra = (
             data_paths(config.project, facts.manifest.sources) if facts.manifest else frozenset()
         )
         sources = files.of(roots, extra)
-        if facts.manifest is not None and not facts.damage:
-            reasons = self.check(config, facts.manifest, target)
-            facts = dataclasses.replace(facts, source_reasons=reasons)
         facts = dataclasses.replace(
             facts,
             building=(facts.target, facts.environment) in building,
             failure=facts.failure or self._state.failure(facts.target, facts.environment),
-            damages=self._damages(facts),
             sources=sources.files,
             sources_state=sources_state(target, sources),
         )
         return facts, roots
+
+    def _with_package(
+        self, config: Config, target: Target, facts: TargetFacts, layers: Layers
+    ) -> TargetFacts:
+        def with_sources(facts: TargetFacts) -> TargetFacts:
+            if facts.manifest is None or facts.damage:
+                return facts
+            reasons = self.check(config, facts.manifest, target)
+            return dataclasses.replace(facts, source_reasons=reasons)
+
+        wanted = self._environments[facts.environment]
+        own = with_sources(with_package(self._store, facts, wanted))
+        own = dataclasses.replace(own, damages=self._damages(own))
+        return layers.looked_through(own, wanted, with_sources)
+
+    def _damages(self, facts: TargetFacts) -> Damages | None:
+        if any(reason.kind == "package_corrupted" for reason in facts.damage):
+            return self._state.damages(facts.target, facts.environment)
+        return None
 
     def _with_environment(
         self, facts: TargetFacts, target: Target, answer: ProbeAnswer
@@ -261,63 +269,6 @@ class Inventory:
             return dataclasses.replace(facts, device=device, failure=failure)
         self._environments[digest] = environment
         return dataclasses.replace(facts, device=device, environment=digest)
-
-    def _with_package(self, facts: TargetFacts) -> TargetFacts:
-        try:
-            found = self._store.read_package(stored_name(facts.target), facts.environment)
-            manifest = None if found is None else found[1]
-            if found is None or manifest is None:
-                return dataclasses.replace(facts, elsewhere=self._elsewhere(facts))
-            self._store.check_signed(*found)
-            damage = tuple(self._damage(manifest))
-            return dataclasses.replace(facts, manifest=manifest, damage=damage)
-        except UnsignedPackageError as error:
-            # Nothing in a manifest counts that nobody answers for.
-            reason = Reason(kind=error.kind, detail=str(error))
-            return dataclasses.replace(
-                facts, unsigned=reason, may_replace=self._may_sign() and error.kind in REPLACEABLE
-            )
-        except UntrustedStoreError as error:
-            return dataclasses.replace(facts, untrusted=str(error))
-        except CorruptedError as error:
-            other = isinstance(error, OtherFormatError)
-            kind = "other_format" if other else "package_corrupted"
-            damage = (Reason(kind=kind, detail=error.message),)
-            return dataclasses.replace(facts, damage=damage)
-
-    def _may_sign(self) -> bool:
-        signing = self._store.signing
-        return signing is not None and signing.key is not None
-
-    def _damage(self, manifest: Manifest) -> list[Reason]:
-        """What a look at names and sizes tells; the bytes are verified by whoever loads them.
-
-        A missing source text is no damage: it keeps nothing from running.
-        """
-        reasons = []
-        for ref in manifest.code_objects():
-            problem = self._store.object_problem(ref)
-            if problem:
-                detail = f"object {ref.name} {problem}"
-                reasons.append(Reason(kind="package_corrupted", detail=detail))
-        return reasons
-
-    def _damages(self, facts: TargetFacts) -> Damages | None:
-        if any(reason.kind == "package_corrupted" for reason in facts.damage):
-            return self._state.damages(facts.target, facts.environment)
-        return None
-
-    def _elsewhere(self, facts: TargetFacts) -> tuple[Reason, ...]:
-        """How the nearest environment that has a package of this target differs from this one."""
-        wanted = self._environments[facts.environment]
-        candidates: list[tuple[Reason, ...]] = []
-        for ref in self._store.refs(stored_name(facts.target)):
-            try:
-                other = self._store.read_manifest(ref.manifest)
-            except PreheatError:
-                continue
-            candidates.append(differences("environment_differs", other.environment, wanted))
-        return min(candidates, key=len, default=())
 
 
 def _probe_failure(target: Target, error: PreheatError) -> Failure:

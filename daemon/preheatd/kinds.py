@@ -18,9 +18,9 @@ KINDS = frozenset(
     constant_missing corrupted
     data_appeared data_changed data_deleted device_missing environment_differs
     executor_answer executor_failed
-    factory_changed first_call_failed forbidden form_not_built gpu_busy incompatible
-    interpreter_failed kernel_not_loaded library_changed listen live_code_differs
-    live_code_missing load_failed memory_limit miss module_deleted module_edited
+    factory_changed first_call_failed forbidden form_not_built gpu_busy in_layer incompatible
+    interpreter_failed kernel_not_loaded layer_missing layer_not_usable library_changed listen
+    live_code_differs live_code_missing load_failed memory_limit miss module_deleted module_edited
     module_shadowed module_unaffected name_taken never_built no_answer no_daemon
     no_known_form no_proof no_result not_proven order_changed other_format out_of_memory
     package_corrupted package_missing preheat probe proof proof_crashed proof_failed

@@ -44,9 +44,11 @@ class TargetFacts:
     ``damage`` says why the package in the store cannot be used, ``damages`` how often that was so lately,
     ``untrusted`` why the store cannot, ``unsigned`` why no signature makes the package one to trust
     (``may_replace``: what is built here is signed, and puts that right), ``source_reasons`` what differs from
-    the package's snapshot, ``elsewhere`` how the nearest environment that has a package differs. ``sources``
-    maps each source file on disk to its digest, ``sources_state`` is one digest of them all and of the
-    target's configuration. ``built_elsewhere``: nothing of it can be run here.
+    the package's snapshot, ``elsewhere`` how the nearest environment that has a package differs.
+    ``layer``: the layer that the package is in, where the store's own is not fresh and this one is;
+    ``layer_reasons``: what is wrong with layers, or with the store's own package that a layer stands in for.
+    ``sources`` maps each source file on disk to its digest, ``sources_state`` is one digest of them all and
+    of the target's configuration. ``built_elsewhere``: nothing of it can be run here.
     """
 
     target: str
@@ -61,6 +63,8 @@ class TargetFacts:
     may_replace: bool = False
     source_reasons: tuple[Reason, ...] = ()
     elsewhere: tuple[Reason, ...] = ()
+    layer: str = ""
+    layer_reasons: tuple[Reason, ...] = ()
     damages: Damages | None = None
     failure: Failure | None = None
     building: bool = False
@@ -147,7 +151,12 @@ def decide(
         return _unanswered(facts, now)
     if facts.unsigned is not None and not facts.may_replace:
         return _decision(facts, Verdict.UNTRUSTED, Action.NONE, (facts.unsigned,))
-    verdict, reasons = _package_verdict(facts)
+    verdict, reasons = package_verdict(facts)
+    if verdict is not Verdict.FRESH:
+        reasons = (*reasons, *facts.layer_reasons)
+    elif facts.layer and not rebuild:
+        in_layer = Reason(kind="in_layer", file=facts.layer)
+        return _decision(facts, verdict, Action.NONE, (in_layer, *facts.layer_reasons))
     if verdict is Verdict.FRESH and not rebuild:
         proof = None if facts.manifest is None else facts.manifest.proof
         provable = not facts.building and not facts.built_elsewhere
@@ -167,7 +176,8 @@ def decide(
     return _decision(facts, verdict, Action.BUILD, reasons)
 
 
-def _package_verdict(facts: TargetFacts) -> tuple[Verdict, tuple[Reason, ...]]:
+def package_verdict(facts: TargetFacts) -> tuple[Verdict, tuple[Reason, ...]]:
+    """What there is to say about the package alone: FRESH, STALE, MISSING or UNTRUSTED, and why."""
     if facts.unsigned is not None:
         return Verdict.UNTRUSTED, (facts.unsigned,)
     if facts.damage:

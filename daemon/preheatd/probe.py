@@ -178,10 +178,24 @@ def _by_name(answers: Iterable[tuple[list[str], _Answer]]) -> dict[str, _Answer]
 
 async def ask(question: Question, *, limit: float = PROBE_LIMIT_SECONDS) -> ProbeAnswer:
     """Run the interpreter. Raises ``ProbeError``; leaves no process behind."""
+    output = await run_question(question, PROBE_ARGUMENTS, limit=limit)
+    try:
+        # Libraries may print while they are imported; the answer is the last line.
+        return decode_json(output.strip().rpartition(b"\n")[2], ProbeAnswer)
+    except msgspec.MsgspecError as error:
+        raise ProbeError(
+            f"`{question.python} {' '.join(PROBE_ARGUMENTS)}` did not answer in the known form "
+            f"({error}).",
+            remedy="Install the same version of preheat there as here.",
+        ) from error
+
+
+async def run_question(question: Question, arguments: tuple[str, ...], *, limit: float) -> bytes:
+    """What the interpreter prints when it is started with these arguments. Raises as ``ask`` does."""
     try:
         started = await asyncio.create_subprocess_exec(
             question.python,
-            *PROBE_ARGUMENTS,
+            *arguments,
             cwd=question.cwd,
             env=dict(question.variables),
             stdin=asyncio.subprocess.DEVNULL,
@@ -199,26 +213,20 @@ async def ask(question: Question, *, limit: float = PROBE_LIMIT_SECONDS) -> Prob
     finally:
         await uncancelled.uncancelled(process.end_group(started))
     assert started.returncode is not None
-    return _parse(question, started.returncode, output, errors)
+    _check_status(question, arguments, started.returncode, errors)
+    return output
 
 
-def _parse(question: Question, status: int, output: bytes, errors: bytes) -> ProbeAnswer:
+def _check_status(
+    question: Question, arguments: tuple[str, ...], status: int, errors: bytes
+) -> None:
     said = " / ".join(errors.decode("utf-8", errors="replace").split("\n")[-_TAIL_LINES:]).strip(
         " /"
     )
     if status != 0:
         raise ProbeError(
-            f"`{question.python} {' '.join(PROBE_ARGUMENTS)}` {process.describe_status(status)}: {said}."
+            f"`{question.python} {' '.join(arguments)}` {process.describe_status(status)}: {said}."
         )
-    try:
-        # Libraries may print while they are imported; the answer is the last line.
-        return decode_json(output.strip().rpartition(b"\n")[2], ProbeAnswer)
-    except msgspec.MsgspecError as error:
-        raise ProbeError(
-            f"`{question.python} {' '.join(PROBE_ARGUMENTS)}` did not answer in the known form "
-            f"({error}).",
-            remedy="Install the same version of preheat there as here.",
-        ) from error
 
 
 def question_key(question: Question) -> str:

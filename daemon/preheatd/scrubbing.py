@@ -85,9 +85,10 @@ class Scrubber:
     def _files(self, plan: Plan, survey: Survey) -> Iterator[tuple[Path, str]]:
         layout = self._recovery.store.layout
         for decision in plan.decisions:
-            manifest = survey.of(decision.target).manifest
-            if decision.verdict is Verdict.FRESH and manifest is not None:
-                for needed in manifest.code_objects():
+            facts = survey.of(decision.target)
+            own = None if facts.layer else facts.manifest
+            if decision.verdict is Verdict.FRESH and own is not None:
+                for needed in own.code_objects():
                     yield layout.object(needed.sha256), decision.target
 
     def _due(self, wanted: Mapping[Path, str]) -> list[tuple[Path, str]]:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
@@ -72,11 +73,19 @@ class _Shared(NamedTuple):
     metavar="NAME",
     help="Build what this executor of the configuration builds, for its environment. May be repeated.",
 )
+@click.option(
+    "--seed",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Begin with what torch has compiled before: a directory of TORCHINDUCTOR_CACHE_DIR, or a file of "
+    "torch.compiler.save_cache_artifacts. What is in it is executed.",
+)
 @common_options
 def warm(
     options: Options,
     targets: tuple[str, ...],
     *,
+    seed: Path | None,
     executors: tuple[str, ...],
     once: bool,
     fail_open: bool,
@@ -86,7 +95,7 @@ def warm(
 ) -> int:
     """Build what is not fresh, then exit. TARGETS: only these."""
     shared = _Shared(remote, when_busy)
-    work = _warm(options, targets, executors, once=once, seconds=seconds, shared=shared)
+    work = _warm(options, targets, executors, seed=seed, once=once, seconds=seconds, shared=shared)
     if not fail_open:
         return asyncio.run(work)
     try:
@@ -112,6 +121,7 @@ async def _warm(
     targets: tuple[str, ...],
     executors: tuple[str, ...],
     *,
+    seed: Path | None,
     once: bool,
     seconds: float | None,
     shared: _Shared,
@@ -138,9 +148,9 @@ async def _warm(
         History(project.state, shown.emit) as history,
     ):
         if fleet.remote is None:
-            work = warming.warm(project, history.heard, retry=not once)
+            work = warming.warm(project, history.heard, retry=not once, seed=seed)
         else:
-            work = flights.warm_in_fleet(project, history.heard, fleet, retry=not once)
+            work = flights.warm_in_fleet(project, history.heard, fleet, retry=not once, seed=seed)
         warmed = await _until_stopped(_in_time(work, seconds), stopped)
     if warmed is None:
         return _SIGNALLED + stopped[0]

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from preheat.errors import BusyError, UntrustedStoreError, WaitTimeoutError
 from preheat.verdict import Verdict
+from preheatd import seeding
 from preheatd.dispatch import Dispatcher
 from preheatd.plan import Action, Decision, make_plan
 from preheatd.politeness.gate import Gate
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from preheat.manifest import Manifest
     from preheatd import events
+    from preheatd.config import Target
     from preheatd.inventory import Survey
     from preheatd.outcome import Outcome
     from preheatd.plan import Plan
@@ -79,20 +83,33 @@ class Warming:
             self.outcomes[outcome.target] = outcome
 
 
-async def warm(project: Project, emit: events.Emit, *, retry: bool = True) -> tuple[Warmed, ...]:
+async def warm(
+    project: Project, emit: events.Emit, *, retry: bool = True, seed: Path | None = None
+) -> tuple[Warmed, ...]:
     """Build what is not fresh, with ``retry`` failures of earlier times included, and say how that went.
 
     Targets that another process builds are tried and then reported as held. What was proven in a forked
-    process is proven once more, in a really fresh one.
+    process is proven once more, in a really fresh one. ``seed``: what builds on this machine begin with, see
+    ``seeding.py``.
     """
     survey = await project.inventory.survey(project.config)
     plan = make_plan(survey.facts, time.time(), retry=retry)
+    if seed is not None:
+        await seeding.seed(project, seed, to_build_here(project, plan), emit)
     warming = Warming(project, survey, emit)
     await warming.run(plan)
     return tuple(
         warmed_of(decision, survey, warming.outcomes.get(decision.target))
         for decision in plan.decisions
     )
+
+
+def to_build_here(project: Project, plan: Plan) -> dict[str, Target]:
+    """The environments of this machine that something is to be built for, each with a target of it."""
+    targets = {target.name: target for target in project.config.here().targets}
+    return {
+        one.environment: targets[one.target] for one in plan.to_build() if one.target in targets
+    }
 
 
 def warmed_of(decision: Decision, survey: Survey, outcome: Outcome | None) -> Warmed:

@@ -37,7 +37,7 @@ from preheat.process import Events, recording_user_code, run
 from preheat.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from preheat.manifest import Environment, Settings, Sources
     from preheat.recording import Recorder
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 OUTCOMES_NAME = "outcomes.pt"
 CLASSES_NAME = "classes.json"
+# By the wall clock, as the times of files are.
+_STARTED_AT = time.time()
 
 
 class _Clock:
@@ -105,10 +107,27 @@ def main(job: Job, events: Events) -> None:
         built = _compile(job, spec, clock, eager)
         built.loaded = loaded | module_of(spec.backend)
         built.calls = (constructed, ran)
-        clock.phase("package")
+        clock.phase("package", _from_caches(built.kernels))
         manifest = built.manifest(job, environment, settings, recorder, clock, began)
     built.publish(job, manifest)
     events.send(BuiltEvent(manifest=manifest))
+
+
+def _from_caches(kernels: Mapping[str, str]) -> str:
+    """What the compiler found in its caches, in words; empty where it found nothing.
+
+    A kernel was compiled before if its file is older than this process.
+    """
+    from preheat.torch_internals.counters import cache_answers
+
+    answers = cache_answers()
+    old = sum(Path(path).stat().st_mtime < _STARTED_AT for path in kernels.values())
+    if kernels:
+        answers["kernels"] = (old, len(kernels) - old)
+    if not any(hits for hits, _ in answers.values()):
+        return ""
+    said = (f"{hits} of {hits + misses} {name}" for name, (hits, misses) in answers.items())
+    return f"compiled before: {', '.join(said)}"
 
 
 def _need_compiler() -> None:

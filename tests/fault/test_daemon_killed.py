@@ -49,7 +49,8 @@ class Daemon:
             )
 
     def events(self, action: str) -> list[dict[str, Any]]:
-        lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
+        whole = self.log.read_text().rpartition("\n")[0]  # the last line may still be written
+        lines = (line for line in whole.splitlines() if line.startswith("{"))
         return [event for event in map(json.loads, lines) if event["action"] == action]
 
     def wait(self, action: str, count: int = 1) -> None:

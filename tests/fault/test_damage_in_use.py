@@ -66,7 +66,7 @@ def test_damage_that_no_size_shows_is_found_and_built_again_once(project: Projec
     assert (answer["right"], answer["form"]) == (True, "dynamo")  # a worker refuses that form
     with project.serving("--json") as daemon:
         until(lambda: project.generation("program") > before, "built again")
-        until(lambda: project.preheat("plan").code == 0, "fresh")
+        project.until_fresh()
         assert project.python(WORKER).json()["right"]
         assert actions(daemon.text()).count("package_damaged") == 1
         # While it runs: what was read before is read again when it was written to.
@@ -74,7 +74,7 @@ def test_damage_that_no_size_shows_is_found_and_built_again_once(project: Projec
         flip_a_byte(image_of(project, project.manifest("program")))
         project.edit("app/model.py", "# a comment", "# a comment, longer")  # so that it plans
         until(lambda: project.generation("program") > again, "built again")
-        until(lambda: project.preheat("plan").code == 0, "fresh")
+        project.until_fresh()
         seen = actions(daemon.text())
     assert project.python(WORKER).json()["frames_compiled"] == 0
     assert seen.count("package_damaged") == 2
@@ -224,7 +224,7 @@ def test_a_daemon_lives_with_damaged_files_of_its_own_and_of_the_store(project: 
         (project.store_path / files["holder"]).write_bytes(b"")
         project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 3.0")
         until(lambda: project.generation("program") > before, "built")
-        until(lambda: project.preheat("plan").code == 0, "fresh")
+        project.until_fresh()
         mark = project.store_path / files["FORMAT"]
         mark.chmod(0o644)
         mark.write_bytes(b"")
@@ -234,7 +234,7 @@ def test_a_daemon_lives_with_damaged_files_of_its_own_and_of_the_store(project: 
         assert daemon.alive()
         repaired = project.preheat("fsck", "--repair", "--json")
         assert repaired.code == 0, repaired.out + repaired.err
-        until(lambda: project.preheat("plan").code == 0, "fresh")
+        project.until_fresh()
         assert daemon.alive()
     assert project.python(WORKER).json()["right"]
     project.edit("app/model.py", "FACTOR = 4.0", "FACTOR = 2.0")

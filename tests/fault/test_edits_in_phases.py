@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from support import figures
-from support.project import Project, until
 from support.small import WORKER
 from support.watched import watched
+
+if TYPE_CHECKING:
+    from support.project import Project
 
 PHASES = ("start", "import", "eager", "trace", "kernels", "package", "proof")
 TRIED = PHASES if figures.FULL else ("kernels", "proof")
@@ -28,7 +32,7 @@ def test_an_edit_in_every_phase_poisons_nothing(small_project: Project) -> None:
             done = project.python(WORKER)  # while the superseded build ends
             assert done.code == 0 or "MissError" in done.err, done.err
             assert done.code != 0 or done.json()["right"]
-            until(lambda: project.preheat("plan").code == 0, f"fresh after an edit in {phase}")
+            project.until_fresh(f"fresh after an edit in {phase}")
             done = project.python(WORKER)
             assert done.code == 0, done.err
             assert done.json()["right"]

@@ -131,7 +131,7 @@ def test_two_daemons_on_one_store_agree(project: Project) -> None:
     with project.serving() as one, project.serving() as two:
         edit(project)
         until(lambda: project.generation("program") > before, "rebuilt")
-        until(lambda: project.preheat("plan").code == 0, "fresh for both")
+        project.until_fresh("fresh for both")
         assert one.alive()
         assert two.alive()
     assert project.python(WORKER).json()["right"]

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.project import Project
+from support.gpu import TOGETHER, Warming, needed, needs, warming
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from support.project import Project
 
 pytestmark = pytest.mark.gpu
 
@@ -199,8 +202,8 @@ FILES = {
             "net.warm:at_any_size", "net.warm:scaled", "net.warm:tuned", "net.warm:captured",
             "net.warm:counting", "net.warm:uncaptured", "net.warm:trained", "net.warm:dropped",
         ]
-        jobs = 6
-    """,
+    """
+    + TOGETHER,
 }
 TARGETS = ("perceptron", "transformer", "filled", "at_any_size", "scaled", "tuned", "captured")
 
@@ -255,15 +258,15 @@ WORKER = """
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA GPU on this machine")
-    made = Project(tmp_path_factory.mktemp("gpu") / "project", FILES)
-    warmed = made.preheat("warm", "--json")
-    print(warmed.out, warmed.err)  # noqa: T201  the figures are wanted
-    assert warmed.code == 0
-    return made
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Warming]:
+    yield from warming(request, tmp_path_factory, FILES)
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest, built: Warming) -> Project:
+    return needed(request, built)
 
 
 def run(project: Project, target: str, directory: Path, device: int = 0) -> Any:
@@ -280,7 +283,7 @@ def run(project: Project, target: str, directory: Path, device: int = 0) -> Any:
     return report
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [pytest.param(one, marks=needs(one)) for one in TARGETS])
 def test_a_program_is_lean_and_agrees_with_eager(
     project: Project, target: str, tmp_path: Path
 ) -> None:
@@ -335,6 +338,7 @@ CAPTURED = """
 """
 
 
+@needs("captured", "counting")
 def test_cuda_graphs_are_captured_and_replayed(project: Project) -> None:
     worker = project.python(CAPTURED)
     assert worker.code == 0, worker.err
@@ -388,6 +392,7 @@ TRAINED = """
 """
 
 
+@needs("trained", "dropped")
 def test_a_program_is_trained_without_the_compiler(project: Project) -> None:
     worker = project.python(TRAINED)
     assert worker.code == 0, worker.err
@@ -399,6 +404,7 @@ def test_a_program_is_trained_without_the_compiler(project: Project) -> None:
     print(project.manifest("dropped").without)  # noqa: T201  which forms dropout has on this torch
 
 
+@needs("uncaptured")
 def test_a_target_is_kept_away_from_cuda_graphs(project: Project) -> None:
     script = """
         import json, torch, preheat
@@ -420,6 +426,7 @@ def test_a_target_is_kept_away_from_cuda_graphs(project: Project) -> None:
     assert project.manifest("uncaptured").spec.options["triton.cudagraphs"] is False
 
 
+@needs("perceptron", "filled", "scaled")
 def test_a_package_serves_another_gpu_of_the_same_kind(project: Project, tmp_path: Path) -> None:
     import torch
 

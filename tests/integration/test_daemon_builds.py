@@ -97,6 +97,14 @@ def assert_ended(words: str) -> None:
         time.sleep(0.01)
 
 
+async def test_what_a_process_leaves_running_does_not_hold_its_build_up(tmp_path: Path) -> None:
+    """A child that keeps the output open, in the process's group: the build ends, and the child with it."""
+    project = project_at(tmp_path, build="leaves_a_child")
+    outcome = await build(project)
+    assert outcome.result == "built", outcome
+    assert_ended(await until(project.config.project / "running-encoder"))
+
+
 async def test_a_build_is_proven_and_published(tmp_path: Path) -> None:
     project = project_at(tmp_path)
     heard: list[events.Event] = []

@@ -243,6 +243,11 @@ class Actions:
         Path(f"running-{self.job.target}").write_text(f"{os.getpid()} {child.pid}")
         time.sleep(600)
 
+    def leaves_a_child(self) -> None:
+        self.ok()
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(f"running-{self.job.target}").write_text(str(child.pid))
+
     def allocate(self) -> None:
         """Takes ever more memory, and so does a child; a gigabyte in the end."""
         script = (

@@ -1,4 +1,4 @@
-"""A person follows docs/dev.md, service.md and control.md word for word, as far as this machine can.
+"""A person follows docs/dev.md, service.md, control.md and jobs.md word for word, as far as can be here.
 
 Every line of a console block is either run here or named with the reason why not; a line that is neither
 fails the test, so that the pages and what is tried stay the same.
@@ -22,9 +22,12 @@ from test_daemon_service import Daemon
 
 from preheatd import events
 from support.project import LIMIT_SECONDS, Project, until
+from support.walkthrough import ALREADY, MACHINES, alike, steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.walkthrough import Walkthrough
 
 ROOT = Path(__file__).parents[2]
 MODEL = {
@@ -220,3 +223,46 @@ def test_the_control_page(service: dict[str, str], tmp_path: Path) -> None:
 
 def order(options: str) -> str:
     return f"curl {options} --output /dev/null --request POST http://preheat/v1/resume"
+
+
+def test_the_jobs_page(walkthrough: Walkthrough) -> None:
+    """Its beginning, on two machines: every line succeeds and shows what the page shows."""
+    assert len(walkthrough.taken) >= 15
+    for taken in walkthrough.taken:
+        assert taken.code == 0, taken
+        assert alike(taken.step.shown, taken.seen), taken
+    shown = [line for taken in walkthrough.taken for line in taken.seen]
+    assert "0 frames compiled; compiler imported: False" in shown
+    assert {taken.step.machine for taken in walkthrough.taken} == set(MACHINES)
+
+
+@pytest.mark.parametrize(
+    ("shown", "seen", "same"),
+    [
+        (("a 1.5 s",), ("a  23 s",), True),
+        (("[...]", "end"), ("more", "and more", "end"), True),
+        (("[...]", "end"), ("end", "more"), False),
+        (("hit   classifier",), ("miss  classifier",), False),
+        (("x  6f4246a1261b142ad12728e4f36c8409",), ("x  0f4246a1261b142ad12728e4f36c8408",), True),
+        ((), ("something",), False),
+    ],
+)
+def test_what_counts_as_what_the_page_shows(
+    shown: tuple[str, ...], seen: tuple[str, ...], same: bool
+) -> None:
+    assert alike(shown, seen) is same
+
+
+def test_no_line_of_the_walk_is_left_out() -> None:
+    """A prompt that names no machine would not be followed."""
+    text = (ROOT / "docs" / "jobs.md").read_text()
+    walk = text[text.index("## From nothing") : text.index("## Recipes")]
+    lines = "".join(
+        re.findall(r"^```console\n(.*?)^```", walk, re.MULTILINE | re.DOTALL)
+    ).splitlines()
+    followed = [step.command for step in steps(walk)]
+    assert [line for line in lines if line.startswith(("$ ", "# "))] == []
+    assert len(followed) == len([line for line in lines if re.match(r"\w+\$ ", line)])
+    assert all(step.machine in MACHINES for step in steps(walk))
+    begins = [start for start in ALREADY if not any(one.startswith(start) for one in followed)]
+    assert begins == []

@@ -15,10 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 import test_daemon_double as double
+from test_daemon_builds import assert_ended, until
+from test_daemon_service import edit, serving
 
 from preheat.manifest import environment_digest
+from preheat.sources.digest import module_digest
 from preheat.store import DiskStore
-from preheatd import cli
+from preheatd import cli, events
 
 THERE = environment_digest(double.environment("two"))
 HERE = environment_digest(double.environment("one"))
@@ -331,3 +334,27 @@ def test_what_a_node_asks_is_about_itself(
     code, said = warm(capfd, nodes)
     assert (code, list(said), said["encoder@h200"]["result"]) == (0, ["encoder@h200"], "skipped")
     assert run(capfd, *words)[0] == 0
+
+
+async def test_a_daemon_keeps_them_fresh(tmp_path: Path) -> None:
+    """What hangs elsewhere holds up nothing here, ends with an edit, and is built when the executor works."""
+    nodes = Nodes(tmp_path)
+    nodes.configure("hangs")
+    async with serving(nodes.file, rescan_seconds=1.0) as heard:
+        await heard.next(events.BUILD_PUBLISHED, "encoder")
+        pid = await until(nodes.here / "hanging")
+        (nodes.here / "hanging").unlink()
+        for side in (nodes.there, nodes.here):
+            edit(side / "preheat.toml", "encoder", 2)
+        await heard.next(events.BUILD_SUPERSEDED, "encoder@h200")
+        assert_ended(pid)
+        await until(nodes.here / "hanging")
+        nodes.configure("threads")
+        edit(nodes.there / "preheat.toml", "encoder", 3)
+        edit(nodes.file, "encoder", 3)
+        published = await heard.next(events.BUILD_PUBLISHED, "encoder@h200")
+        assert published.environment == THERE
+    assert {HERE, THERE} == nodes.environments()
+    (ref,) = [one for one in nodes.store().refs("encoder") if one.environment == THERE]
+    (module,) = nodes.store().read_manifest(ref.manifest).sources.modules
+    assert module.digest == module_digest((nodes.here / "app" / "encoder.py").read_bytes())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMS = [(target, form) for target in PROGRAMS for form in ONE_FORM.get(target, ("lean", "dynamo"))]
 NO_LIBRARY = {
+    "aoti_frozen": "freezing puts parameters into the library",
     "aoti_function": "output='aoti' is for modules",
     "aoti_outside": "the values of G['OUTSIDE'] would be part of the library",
     "aoti_changing": "The program changes calls in place",
@@ -33,6 +34,7 @@ TRAINED = {
     "eager_trained": {"lean", "dynamo"},
     "aot_eager_trained": {"lean", "dynamo"},
     "regional_trained": {"dynamo"},
+    "nested_trained": {"lean", "dynamo"},
 }
 
 

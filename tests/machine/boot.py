@@ -33,11 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("place", type=Path, help="a folder for the system, kept for the next run")
     place = parser.parse_args().place.absolute()
-    place.mkdir(parents=True, exist_ok=True)
-    system = place / "system"
-    if not system.exists():
-        image.wheels(place / "wheelhouse")
-        image.debian(place, place / "wheelhouse")
+    system = image.system(place)
     run = place / "run"
     shutil.rmtree(run, ignore_errors=True)
     for name in ("changed", "work", "root"):

@@ -42,12 +42,22 @@ def wheels(place: Path) -> None:
         place,
         "-c",
         constraints,
-        f"{ROOT}[daemon,sign]",
+        f"{ROOT}[daemon,fleet,sign]",
         "pip",
         "setuptools",
     )
     for own in place.glob("preheat-*"):
         own.unlink()  # the checkout's disk brings it, as it is now
+
+
+def system(place: Path) -> Path:
+    """The fresh system in ``place``; made once, and kept."""
+    place.mkdir(parents=True, exist_ok=True)
+    found = place / "system"
+    if not found.exists():
+        wheels(place / "wheelhouse")
+        debian(place, place / "wheelhouse")
+    return found
 
 
 def debian(place: Path, wheelhouse: Path) -> Path:

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from preheat.job import Job
+from support.proving import STAGE_SECONDS, Provers
 from support.zygote import ChildFailed, Zygote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 PROJECT = Path(__file__).parents[1] / "conformance" / "capture"
-STAGE_SECONDS = 300
 FORMS = ("lean", "dynamo")
 
-_COMPILER = ("support.compiler_libraries",)
-_WORKER = ("torch", "preheat.worker", "preheat.exercise", "preheat.verify")
+COMPILER_MODULES = ("support.compiler_libraries",)
+WORKER_MODULES = ("torch", "preheat.worker", "preheat.exercise", "preheat.verify")
 _MODELS = "support.model_libraries"
 
 
@@ -100,9 +100,9 @@ class Runner:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
         libraries = (_MODELS,) if models else ()
-        self._compiler = Zygote((*libraries, *_COMPILER), environment)
-        self._worker = Zygote(_WORKER, environment)
-        self._models = Zygote((*libraries, *_WORKER), environment) if models else None
+        self._compiler = Zygote((*libraries, *COMPILER_MODULES), environment)
+        self._worker = Zygote(WORKER_MODULES, environment)
+        self._models = Zygote((*libraries, *WORKER_MODULES), environment) if models else None
         self._stack = contextlib.ExitStack()
         self._environment = ""
 
@@ -133,7 +133,7 @@ class Runner:
             job = self._job(case, target, directory)
             built = self._built(job, directory)
             seconds += built.get("seconds", 0.0)
-            failed = built["failed"] or self._proof(case, job, directory)["failed"]
+            failed = built["failed"] or self._proof(case, job, directory)
             if failed:
                 return Result(case, "refused", failed, build_seconds=seconds)
         answer = self._work(case, work)
@@ -158,18 +158,9 @@ class Runner:
             seconds=STAGE_SECONDS,
         )
 
-    def _proof(self, case: Case, job: dict[str, Any], directory: Path) -> Any:
-        """Without the compiler at first, as a proof process has it, or the lean form might lean on it."""
-        try:
-            return self._bare(case).call(
-                "support.capture_stages:prove",
-                {"job": job, "store": str(self._store)},
-                log=directory / "prove.log",
-                seconds=STAGE_SECONDS,
-                environment=_no_cache(directory),
-            )
-        except ChildFailed as error:
-            return {"failed": f"proof_crashed: {error}"}
+    def _proof(self, case: Case, job: dict[str, Any], directory: Path) -> str:
+        provers = Provers(self._bare(case), self._compiler)
+        return provers.publish(msgspec.convert(job, Job), self._store, directory)
 
     def _bare(self, case: Case) -> Zygote:
         zygote = self._models if case.of_models else self._worker

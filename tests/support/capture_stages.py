@@ -17,7 +17,6 @@ from preheat.job import BuiltEvent, FailedEvent, Job, ProvenEvent
 from preheat.policy import PreheatWarning
 from preheat.process import Events, failure
 from preheat.store import DiskStore
-from preheat.store.transfer import copy_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,20 +56,16 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": time.monotonic() - began, "failed": _failed(events)}
 
 
-def prove(request: dict[str, Any]) -> dict[str, Any]:
-    """What the proof process does for a job, and what the daemon does then: publish to ``store``."""
+def prove(job: dict[str, Any]) -> dict[str, Any]:
+    """What the proof process does for a job, of the forms that it names: the proof, or why there is none."""
     from preheat import verify as stage
 
-    events = _run(stage.main, request["job"])
-    if isinstance(events.answer, ProvenEvent):
-        job = msgspec.convert(request["job"], Job)
-        staging, store = DiskStore(Path(job.staging)), DiskStore(request["store"], create=True)
-        found = staging.read_package(job.target, job.environment)
-        assert found is not None
-        manifest = found[1].proven(events.answer.proof, events.answer.without)
-        copy_package(staging, store, manifest)
-        store.publish(manifest)
-    return {"failed": _failed(events)}
+    events = _run(stage.main, job)
+    proven = isinstance(events.answer, ProvenEvent)
+    return {
+        "failed": _failed(events),
+        "proven": msgspec.to_builtins(events.answer) if proven else None,
+    }
 
 
 def _run(main: Callable[[Job, Events], None], job: dict[str, Any]) -> Collected:

@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.project import until
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -250,7 +248,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def converged(project: Project) -> None:
     """Wait until everything is fresh."""
-    until(lambda: project.preheat("plan").code == 0, "converged", seconds=600)
+    project.until_fresh("converged", seconds=600)
 
 
 def left_files(project: Project) -> Iterator[Path]:

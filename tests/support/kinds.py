@@ -67,6 +67,55 @@ FILES = {
                 return (y @ y.t()).relu() + 1
 
 
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+
+            @torch.compiler.nested_compile_region
+            def forward(self, x):
+                return self.linear(x).sin() * SCALE + x
+
+
+        class Stacked(nn.Module):
+            # The region is compiled once, and called with other parameters each time.
+
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return x.relu()
+
+
+        class Marked(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+
+            @torch.compiler.nested_compile_region
+            def forward(self, x):
+                y = self.linear(x)
+                with torch.fx.traceback.annotate({"compile_with_inductor": {}}):
+                    y = y.sin() * SCALE + y.cos()
+                return y + x
+
+
+        class RegionalStacked(nn.Module):
+            # Compiled regions within a region that is called again and again.
+
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList(Marked() for _ in range(2))
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return (x @ x.t()).relu()
+
+
         OUTSIDE = torch.ones(8)
 
 
@@ -180,6 +229,14 @@ FILES = {
 
 
         @preheat.target
+        def aoti_frozen():
+            import torch._inductor.config
+
+            torch._inductor.config.freezing = True
+            return library(torch.nn.Linear(8, 8).eval())
+
+
+        @preheat.target
         def aoti_function():
             return library(model.waves)
 
@@ -216,6 +273,26 @@ FILES = {
                 examples=[(torch.randn(4, 8),)],
                 backend="regional_inductor",
                 backward=True,
+            )
+
+
+        @preheat.target
+        def nested():
+            return preheat.Spec(model.Stacked(), examples=[(torch.randn(4, 8),)], grad=False)
+
+
+        @preheat.target
+        def nested_trained():
+            return preheat.Spec(model.Stacked(), examples=[(torch.randn(4, 8),)], backward=True)
+
+
+        @preheat.target
+        def regional_nested():
+            return preheat.Spec(
+                model.RegionalStacked(),
+                examples=[(torch.randn(4, 8),)],
+                backend="regional_inductor",
+                grad=False,
             )
 
 
@@ -308,6 +385,8 @@ PROGRAMS = {
     "eager_branch": ("model.branch", "torch.tensor(False), torch.randn(4)", "eager"),
     "aot_eager": ("model.Block()", "torch.randn(4, 8)", "aot_eager"),
     "regional": ("model.Regional()", "torch.randn(4, 8)", "regional"),
+    "nested": ("model.Stacked()", "torch.randn(4, 8)", "inductor"),
+    "regional_nested": ("model.RegionalStacked()", "torch.randn(4, 8)", "regional"),
     "aoti": (
         "model.Whole().eval()",
         "preheat.Example(torch.randn(7, 8), scale=3.0, extra={'more': torch.randn(8)})",
@@ -317,7 +396,7 @@ PROGRAMS = {
 }
 
 # Kinds that only one form can hold.
-ONE_FORM = {"aoti": ("lean",), "regional": ("dynamo",)}
+ONE_FORM = {"aoti": ("lean",), "regional": ("dynamo",), "regional_nested": ("dynamo",)}
 
 WORKER = """
     import copy, json, sys

@@ -121,6 +121,10 @@ class Project:
                     process.kill()
                     process.wait()
 
+    def until_fresh(self, what: str = "fresh", seconds: float = LIMIT_SECONDS) -> None:
+        """Wait until nothing is to be done. To ask costs as much as a part of a build: not all the time."""
+        until(lambda: self.preheat("plan").code == 0, what, seconds, pause=1.0)
+
     def store(self) -> DiskStore:
         return DiskStore(self.store_path)
 
@@ -146,13 +150,16 @@ class Daemon:
         return self.process.poll() is None
 
     def text(self) -> str:
-        return self.log.read_text(errors="replace")
+        """What it has printed, in whole lines: of the last one only a part may be there yet."""
+        return "".join(self.log.read_text(errors="replace").rpartition("\n")[:2])
 
 
-def until(condition: Any, what: str, seconds: float = LIMIT_SECONDS) -> None:
-    """Wait for something that another process does."""
+def until(
+    condition: Any, what: str, seconds: float = LIMIT_SECONDS, *, pause: float = 0.05
+) -> None:
+    """Wait for something that another process does, and look every ``pause`` seconds."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
             raise AssertionError(f"still not {what} after {seconds} s")
-        time.sleep(0.05)
+        time.sleep(pause)

@@ -20,9 +20,25 @@ TOGETHER = frozenset(
     for name in ("collection", "layers", "lean", "lean_damage", "lean_misses", "zoo")
 )
 _THEIR_UNIT = "tests/integration/test_zoo.py"
-# Begun in this order, so that no long one is left to one process in the end while the others idle. A file
-# that is not here comes after them; nothing depends on it but the duration.
-LONG: Mapping[str, int] = {name: number for number, name in enumerate((_THEIR_UNIT,))}
+# These take a minute or several, and are begun first, so that none is left to one process in the end while
+# the others have nothing to do. Nothing depends on this but the duration.
+_LONG_FILES = (
+    "tests/integration/test_source_edits.py",
+    "tests/integration/test_bench_edit.py",
+    _THEIR_UNIT,
+    "tests/integration/test_kinds.py",
+    "tests/integration/test_capture_cases.py",
+    "tests/integration/test_zygote.py",
+    "tests/fault/test_kill.py",
+    "tests/fault/test_damage_in_use.py",
+    "tests/fault/test_daemon_chaos.py",
+    "tests/integration/test_edits.py",
+    "tests/integration/test_bad_input.py",
+    "tests/acceptance/test_real_models.py",
+    "tests/integration/test_trained.py",
+    "tests/integration/test_bench.py",
+)
+LONG: Mapping[str, int] = {name: number for number, name in enumerate(_LONG_FILES)}
 
 
 def unit_of(nodeid: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from preheat.forms import FormOpener
+from preheat.manifest import Form, ObjectRef
 from preheat.store import DiskStore, MemoryStore, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from preheat.manifest import Digest, Ref
@@ -98,6 +100,15 @@ class HeldInMemory:
 def held(kind: str, directory: Path) -> Held:
     """An empty store of a kind; one on disk is ``directory``."""
     return HeldOnDisk(directory) if kind == "disk" else HeldInMemory()
+
+
+def opener_of(store: Store, contents: Mapping[str, bytes]) -> FormOpener:
+    """Opens these contents by name, from a store that they are put into."""
+    objects = []
+    for name, content in contents.items():
+        digest, size = store.put_object(content)
+        objects.append(ObjectRef(name=name, sha256=digest, size=size))
+    return FormOpener(store, Form(kind="lean", format=0, objects=tuple(objects)))
 
 
 def _rewrite(path: Path, data: bytes) -> None:

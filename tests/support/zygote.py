@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-START_SECONDS = 120
+START_SECONDS = 600
 
 
 class ChildFailed(Exception):

@@ -394,7 +394,7 @@ def test_a_publication_waits_for_a_deletion_and_not_for_long(store: DiskStore) -
         writer.join(0.2)
         assert writer.is_alive()
         assert list(store.refs()) == []
-    writer.join(30)
+    writer.join(300)
     assert [ref.target for ref in store.refs()] == ["model"]
 
 

@@ -115,6 +115,32 @@ def test_a_package_may_be_missing() -> None:
     assert verdict(manifest=None, elsewhere=elsewhere) == missing
 
 
+def test_a_layer_that_has_it_leaves_nothing_to_do() -> None:
+    in_layer = dataclasses.replace(FACTS, layer="/shared")
+    decision = decide(in_layer, NOW)
+    assert (decision.verdict, decision.action) == (Verdict.FRESH, Action.NONE)
+    assert [(one.kind, one.file) for one in decision.reasons] == [("in_layer", "/shared")]
+    # Whoever asks for a build gets one, and what a layer has is not proven once more here.
+    assert decide(in_layer, NOW, rebuild=True).action is Action.BUILD
+    assert PACKAGE.proof is not None
+    forked = msgspec.structs.replace(
+        PACKAGE, proof=msgspec.structs.replace(PACKAGE.proof, forked=True)
+    )
+    assert verdict(manifest=forked)[1] is Action.CONFIRM
+    assert verdict(manifest=forked, layer="/shared")[1] is Action.NONE
+
+
+def test_layers_that_could_not_help_are_named() -> None:
+    troubles = (Reason(kind="layer_missing", file="/shared"),)
+    assert verdict(layer_reasons=troubles) == (Verdict.FRESH, Action.NONE, [])
+    missing = ["package_missing", "layer_missing"]
+    assert verdict(manifest=None, layer_reasons=troubles) == (
+        Verdict.MISSING,
+        Action.BUILD,
+        missing,
+    )
+
+
 def test_a_damaged_or_unproven_package_is_missing() -> None:
     damage = (Reason(kind="package_corrupted"),)
     assert verdict(damage=damage) == (Verdict.MISSING, Action.BUILD, ["package_corrupted"])

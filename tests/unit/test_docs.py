@@ -69,6 +69,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "recipes" / "README.md",
 ]
 SOURCES = [*sorted((ROOT / "lib").rglob("*.py")), *sorted((ROOT / "daemon").rglob("*.py"))]
 
@@ -147,7 +148,7 @@ def test_configuration_snippets_load(snippet: str, tmp_path: Path) -> None:
     file = tmp_path / (PYPROJECT_NAME if inside_pyproject else CONFIG_NAME)
     file.write_text(snippet)
     config = load_config(file, environ={"PATH": ""})
-    assert len(config.targets) == len(written.targets) + len(written.target)
+    assert len(config.here().targets) == len(written.targets) + len(written.target)
 
 
 def _make_what_it_names(written: ConfigTable, project: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from preheat.errors import CorruptedError
 from preheat.image.constants import read_constants, write_constants
+from preheat.image.values import UnportableError
 from support.images import Objects
 
 if TYPE_CHECKING:
@@ -126,3 +127,18 @@ def test_no_record_reads_memory_that_is_not_its_own(
 def test_shortened_bytes_are_corrupt() -> None:
     with pytest.raises(CorruptedError):
         read(DATA[:-1], [RECORDS])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [
+        (torch.eye(3).to_sparse(), "sparse_coo"),
+        (torch.ones(3, 3).to_mkldnn(), "_mkldnn"),
+    ],
+    ids=["sparse", "packed"],
+)
+def test_a_tensor_that_is_more_than_numbers_in_memory_is_refused(
+    tensor: torch.Tensor, kind: str
+) -> None:
+    with pytest.raises(UnportableError, match=f"stored as {kind}"):
+        write_constants([{"constant": tensor}])

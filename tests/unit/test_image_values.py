@@ -128,7 +128,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("value", NAMED, ids=repr)
+@pytest.mark.parametrize("value", NAMED, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_what_has_a_name_is_found_again(value: Any) -> None:
     again = through_bytes(value)
     assert again == value

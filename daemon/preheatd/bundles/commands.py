@@ -85,7 +85,8 @@ async def _export(options: Options, targets: tuple[str, ...], file: str, *, only
         return 0
     for one in refs:
         click.echo(f"{one.target}  {one.environment}")
-    click.echo(f"{file}: {len(refs)} packages, {exported.objects} objects, {exported.size} bytes")
+    packages = "1 package" if len(refs) == 1 else f"{len(refs)} packages"
+    click.echo(f"{file}: {packages}, {exported.objects} objects, {exported.size} bytes")
     return 0
 
 

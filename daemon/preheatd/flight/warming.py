@@ -15,7 +15,7 @@ from preheat.errors import RemoteError
 from preheat.store.locks import Holder
 from preheat.store.temporary import process_space
 from preheat.verdict import Verdict
-from preheatd import events
+from preheatd import events, seeding
 from preheatd.clock import utc_now
 from preheatd.flight.builds import Builds
 from preheatd.flight.decision import Policy
@@ -26,10 +26,11 @@ from preheatd.flight.shared import SharedStore
 from preheatd.plan import Action, Plan, make_plan
 from preheatd.remotes.calls import limited, opened
 from preheatd.state import Failure
-from preheatd.warming import Warmed, Warming, warm, warmed_of, with_verdict
+from preheatd.warming import Warmed, Warming, to_build_here, warm, warmed_of, with_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from preheatd.flight.flying import Landed
     from preheatd.flight.settings import Fleet
@@ -48,7 +49,12 @@ _OFFERED = (Verdict.BUILDING, Verdict.FAILED)
 
 
 async def warm_in_fleet(
-    project: Project, emit: events.Emit, fleet: Fleet, *, retry: bool = True
+    project: Project,
+    emit: events.Emit,
+    fleet: Fleet,
+    *,
+    retry: bool = True,
+    seed: Path | None = None,
 ) -> tuple[Warmed, ...]:
     """Like ``warm``, but what is not fresh is looked for in ``fleet.remote`` first, and built by one node.
 
@@ -64,14 +70,16 @@ async def warm_in_fleet(
         if one.environment and (one.action is Action.BUILD or one.verdict in _OFFERED)
     )
     if not wanted:
-        return await warm(project, emit, retry=retry)
+        return await warm(project, emit, retry=retry, seed=seed)
     try:
         remote = await opened(fleet.remote, ANSWER_SECONDS)
         await limited(remote.name, ANSWER_SECONDS, remote.is_founded)
     except RemoteError as error:
         detail = f"{error.message} Everything is built here."
         emit(events.Event(action=events.REMOTE_TROUBLE, detail=detail))
-        return await warm(project, emit, retry=retry)
+        return await warm(project, emit, retry=retry, seed=seed)
+    if seed is not None:
+        await seeding.seed(project, seed, to_build_here(project, plan), emit)
     flights = _Flights(project, survey, emit, fleet, remote, once=not retry)
     return await flights.run(plan, wanted)
 

@@ -50,7 +50,7 @@ class Turns:
         finally:
             self._here.acquire()
             self._asked_at = None
-            self._check_wanted()
+            self.check_wanted()
 
     def if_given_up(self, undo: Callable[[], None]) -> None:
         """Who gives it up calls ``undo``, once."""
@@ -64,16 +64,17 @@ class Turns:
     def run(self, work: Callable[[Turns], _T]) -> _T:
         """What ``work`` returns or raises."""
         with self._here:
-            self._check_wanted()
+            self.check_wanted()
             return work(self)
 
     def give_up(self) -> None:
-        """Waits until what is done here is done."""
+        """Waits until what is done here is done, as far as the next question or check."""
+        self._given_up = True
         with self._here:
-            self._given_up = True
             self._undo()
 
-    def _check_wanted(self) -> None:
+    def check_wanted(self) -> None:
+        """Ends the work, by an exception, when nobody waits for it any more."""
         if self._given_up:
             raise _GivenUpError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -171,21 +172,39 @@ class Puller:
         wanted = {ref.sha256: ref.size for ref in objects.values()}
         await asyncio.to_thread(check_room, store, wanted)
         largest_first = sorted(objects.values(), key=lambda ref: (-ref.size, ref.sha256))
-        await at_once(
-            self._jobs, (functools.partial(self._object, store, ref) for ref in largest_first)
-        )
+        await self._fetch_all(store, largest_first)
         for manifest in coming:  # all of them before the first package is published
             path = signatures_path(sha256(encode(manifest)))
             data = await self._call(self._remote.read, path, MAX_SIGNATURES_BYTES)
             await asyncio.to_thread(store.accept_signatures, manifest, data)
 
-    async def _object(self, store: DiskStore, ref: ObjectRef) -> None:
-        work = functools.partial(self._fetched, store, ref)
-        if await in_turns(self._remote.name, self._seconds, work):
-            self._written += 1
-            self._written_bytes += ref.size
-        else:
-            self._reused += 1
+    async def _fetch_all(self, store: DiskStore, refs: list[ObjectRef]) -> None:
+        """In a few threads, each of which takes one object after the other."""
+        waiting = collections.deque(refs)
+
+        async def some() -> None:
+            work = functools.partial(self._fetch_some, store, waiting)
+            fetched = await in_turns(self._remote.name, self._seconds, work)
+            self._written += len(fetched)
+            self._written_bytes += sum(ref.size for ref in fetched)
+
+        await at_once(self._jobs, [some] * min(self._jobs, len(refs)))
+        self._reused = len(refs) - self._written
+
+    def _fetch_some(
+        self, store: DiskStore, waiting: collections.deque[ObjectRef], turns: Turns
+    ) -> list[ObjectRef]:
+        """Those that were fetched; the store has the others."""
+        fetched = []
+        while waiting:
+            turns.check_wanted()
+            try:
+                ref = waiting.popleft()
+            except IndexError:  # another thread took the last one
+                break
+            if self._fetched(store, ref, turns):
+                fetched.append(ref)
+        return fetched
 
     def _fetched(self, store: DiskStore, ref: ObjectRef, turns: Turns) -> bool:
         """Whether an object was fetched; false where the store has it."""

@@ -8,6 +8,7 @@ import torch
 
 from preheat.errors import CorruptedError
 from preheat.image.format import ConstantTensor
+from preheat.image.values import UnportableError
 
 if TYPE_CHECKING:
     import mmap
@@ -21,7 +22,10 @@ _ALIGNMENT = 64
 def write_constants(
     graphs: Sequence[Mapping[str, torch.Tensor]],
 ) -> tuple[bytes, list[tuple[ConstantTensor, ...]]]:
-    """The bytes of all tensors, and for each graph where its tensors lie in them."""
+    """The bytes of all tensors, and for each graph where its tensors lie in them.
+
+    Raises ``UnportableError`` for a tensor that is more than numbers in memory.
+    """
     data = bytearray()
     records = []
     for tensors in graphs:
@@ -46,6 +50,9 @@ def write_constants(
 
 
 def _content(tensor: torch.Tensor) -> bytes:
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+        raise UnportableError(f"a graph holds a tensor that is stored as {kind}")
     length = _extent(tuple(tensor.shape), tuple(tensor.stride()))
     flat = torch.as_strided(tensor.detach(), (length,), (1,)).cpu().contiguous()
     if not length:

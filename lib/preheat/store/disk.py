@@ -112,8 +112,8 @@ class DiskStore(ReadableStore):
             if not self._touch(path):
                 return False
             # Whoever wrote it may have been stopped between the rename and this, or before its directory's.
+            self._writer.directory(path.parent)
             self._writer.sync(path.parent)
-            self._writer.sync(path.parent.parent)
         return True
 
     def arrival(self, ref: ObjectRef, *, verified: bool = False) -> Arrival:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import string
@@ -38,6 +39,7 @@ _ANY_FORMAT = re.compile(rb"preheat store [0-9]+\n")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+@functools.lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
     """A safe file name for any string: at most ``NAME_LIMIT`` of ``[A-Za-z0-9._%~-]``, no leading dot.
 
@@ -68,8 +70,8 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """The paths below one root."""
+class Layout(msgspec.Struct, frozen=True, dict=True):
+    """The paths below one root. Those that are asked for again and again are made once."""
 
     root: Path
 
@@ -81,27 +83,27 @@ class Layout(msgspec.Struct, frozen=True):
     def cachedir_tag(self) -> Path:
         return self.root / "CACHEDIR.TAG"
 
-    @property
+    @functools.cached_property
     def version(self) -> Path:
         return self.root / "v1"
 
-    @property
+    @functools.cached_property
     def objects(self) -> Path:
         return self.version / "objects"
 
-    @property
+    @functools.cached_property
     def refs(self) -> Path:
         return self.version / "refs"
 
-    @property
+    @functools.cached_property
     def temporary(self) -> Path:
         return self.version / "tmp"
 
-    @property
+    @functools.cached_property
     def locks(self) -> Path:
         return self.version / "locks"
 
-    @property
+    @functools.cached_property
     def quarantine(self) -> Path:
         return self.version / "quarantine"
 
@@ -153,7 +155,7 @@ class Layout(msgspec.Struct, frozen=True):
         """Held by the one collector. Locks of builds have an ``@`` in their names."""
         return self.locks / "collector.lock"
 
-    @property
+    @functools.cached_property
     def turns_lock(self) -> Path:
         """Where writers and the collector take turns."""
         return self.locks / "turns.lock"

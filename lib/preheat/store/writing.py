@@ -34,6 +34,7 @@ class Writer:
         self._files = files
         self._trust = trust
         self._temporary = temporary
+        self._durable: dict[Path, tuple[int, int]] = {}
 
     def put(self, destination: Path, data: bytes) -> None:
         """Make ``destination`` have exactly ``data``, durably; its directory must exist."""
@@ -113,14 +114,20 @@ class Writer:
         Raises ``UntrustedStoreError`` when it, or anything on the way to it, is not trusted.
         """
         try:
-            with self._trust.directory(self._files, path):
-                pass
+            found = self._identity(path)
         except FileNotFoundError:
             self._make(path, mode)
-            with self._trust.directory(self._files, path):
-                pass
+            found = self._identity(path)
+        if self._durable.get(path) == found:
+            return  # a sync of what has not changed is a flush of the disk all the same
         # Also for one that is there: whoever made it may have died before this.
         self.sync(path.parent)
+        self._durable[path] = found
+
+    def _identity(self, path: Path) -> tuple[int, int]:
+        with self._trust.directory(self._files, path) as judged:
+            status = self._files.fstat(judged)
+        return status.st_dev, status.st_ino
 
     def _make(self, path: Path, mode: int) -> None:
         files = self._files

@@ -20,6 +20,7 @@ from preheat.image.library import LIBRARY_NAME
 from preheat.kinds.interface import Made
 from preheat.kinds.registry import find
 from preheat.torch_internals.capture import Capture
+from preheat.torch_internals.guards import freezing
 from preheat.torch_internals.image_writer import WrittenImage
 from preheat.torch_internals.programs import entry_function
 
@@ -247,7 +248,7 @@ def compile_library(
         "always_keep_tensor_constants": True,
         "triton.cudagraphs": False,
     }
-    if options.get("freezing"):
+    if options.get("freezing") or freezing():
         raise RefusedError("freezing puts parameters into the library, which is to hold none")
     if device != "cpu":
         options["aot_inductor.embed_kernel_binary"] = True

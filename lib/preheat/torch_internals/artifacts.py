@@ -8,7 +8,7 @@ from preheat.errors import RefusedError
 from preheat.torch_internals.bypasses import BypassLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 def artifact_of(name: str) -> Any:
@@ -21,7 +21,15 @@ def artifact_of(name: str) -> Any:
     artifact = PrecompileContext.serialize_artifact_by_key(name)
     if artifact is None:
         raise RefusedError(BypassLog.last or "torch kept no artifact of a compiled graph")
+    if any(getattr(graph, "torchbind_constants", None) for graph in _graphs(artifact)):
+        # torch packages such a graph and leaves the object out.
+        raise RefusedError("a graph holds a TorchBind object")
     return artifact
+
+
+def _graphs(artifact: Any) -> Iterator[Any]:
+    for name in ("compiled_fw", "compiled_bw"):
+        yield getattr(getattr(artifact.content, name, None), "result", None)
 
 
 def restored(artifact: Any, settings: Mapping[str, Any]) -> Any:

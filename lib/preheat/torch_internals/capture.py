@@ -27,11 +27,12 @@ from preheat.torch_internals.graph_cache import graphs_found_again
 from preheat.torch_internals.graph_capture import GraphRecorder
 from preheat.torch_internals.guard_states import not_saved, saving_guards
 from preheat.torch_internals.guard_tree import GuardTree, GuardTreeRecorder
-from preheat.torch_internals.guards import GuardRecorder
+from preheat.torch_internals.guards import GuardRecorder, freezing
 from preheat.torch_internals.identifiers import identifiers_from
 from preheat.torch_internals.image_writer import Frame, ImageWriter, WrittenImage
 from preheat.torch_internals.kernels import KernelRecorder
 from preheat.torch_internals.options import options_of
+from preheat.torch_internals.patching import replaced
 from preheat.torch_internals.payload import (
     FORMAT,
     OF_NO_MODULE,
@@ -167,6 +168,27 @@ class _Package(CompilePackage):
                     self.refusals.append(f"{code.co_qualname}: {why}")
 
 
+@contextlib.contextmanager
+def _frozen_parameters() -> Iterator[None]:
+    """Let graphs hold parameters where those are frozen: the lean form has digests of them.
+
+    Their dynamo form is refused all the same, with the reason of AOTAutograd's cache.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+
+    if not freezing():
+        yield
+        return
+    original: Any = OutputGraph.bypass_package
+
+    def bypass_package(graph: Any, reason: str = "", **kwargs: Any) -> None:
+        if not reason.startswith("Graph contains named parameters"):
+            original(graph, reason, **kwargs)
+
+    with replaced(OutputGraph, "bypass_package", bypass_package):
+        yield
+
+
 def _packageable() -> dict[str, str]:
     """Operators over graphs that torch caches only when told to: the graphs are part of its keys."""
     import torch._inductor.config as inductor_config
@@ -194,7 +216,7 @@ class Capture:
         self._spec = spec
         self._first_identifier = first_identifier
         self._trees = GuardTreeRecorder()
-        self._guards = GuardRecorder(self._trees)
+        self._guards = GuardRecorder(self._trees, spec.fn if spec.backend == "inductor" else None)
         self._graphs = GraphRecorder()
         self._kernels = KernelRecorder()
         self._options = options_of(spec)
@@ -219,6 +241,7 @@ class Capture:
             identifiers_from(self._first_identifier),
             # The marks of regions are no part of the cache's keys.
             graphs_found_again() if self._spec.backend == "inductor" else contextlib.nullcontext(),
+            _frozen_parameters() if self._spec.backend == "inductor" else contextlib.nullcontext(),
             functorch_config.patch(
                 bundled_autograd_cache=True,
                 autograd_cache_allow_custom_autograd_functions=True,

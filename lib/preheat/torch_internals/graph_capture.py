@@ -13,6 +13,7 @@ from preheat.image.surroundings import Surroundings
 from preheat.image.values import UnportableError
 from preheat.kinds.interface import Made
 from preheat.kinds.registry import is_custom, of_backend
+from preheat.torch_internals.cuda_graph_checks import captured
 from preheat.torch_internals.patching import replaced
 from preheat.torch_internals.surrounding import surroundings_of
 from preheat.torch_internals.traced_source import write_traced
@@ -324,24 +325,6 @@ def _compiled_graph(graph: Any, constants: Any, options: Any) -> CompiledGraph:
         torchbind=tuple(graph.torchbind_constants),
         aligned=tuple(graph.inputs_to_check),
         mutated=tuple(sorted(graph.mutated_input_idxs)),
-        captured=_captured(graph, options),
+        captured=captured(graph, options),
         devices=tuple(sorted(graph.device_idxs)),
     )
-
-
-def _captured(graph: Any, options: Any) -> tuple[int, ...] | None:
-    """The static inputs of a graph that torch would run as one CUDA graph; None for others.
-
-    What torch would not capture, or only in parts, runs without CUDA graphs in the lean form.
-    """
-    info = graph.cudagraph_info
-    if not options.get("cudagraphs") or graph.disabled_cudagraphs_reason or info is None:
-        return None
-    if not graph.fx_kwargs.get("is_inference"):
-        return None  # what a backward pass needs would have to outlive the next call
-    if info.cudagraph_fail_reasons or len(graph.partition_maps or ()) > 1:
-        return None
-    static = tuple(graph.fx_kwargs.get("static_input_idxs") or ())
-    if set(graph.device_types) != {"cuda"} or not set(graph.mutated_input_idxs) <= set(static):
-        return None
-    return static

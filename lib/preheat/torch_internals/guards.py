@@ -17,6 +17,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.utils._pytree as torch_pytree
 
 from preheat.image.call_checks import CallChecks, Check, add_call_checks
@@ -65,8 +66,9 @@ class GuardRecorder:
     ``take()`` hands over what was recorded since the last call: the guards of one frame.
     """
 
-    def __init__(self, trees: GuardTreeRecorder | None = None) -> None:
+    def __init__(self, trees: GuardTreeRecorder | None = None, program: Any = None) -> None:
         self._trees = trees
+        self._program = program
         self._frame = FrameGuards()
         self._builder: Any = None
 
@@ -139,6 +141,9 @@ class GuardRecorder:
         local_class = entry.guard_type == "TYPE_MATCH" and (
             getattr(guard, "_unserializable", False) or is_unportable_class(type(entry.value))
         )
+        if identity and self._is_frozen(entry.value):
+            # An image has a digest of each, and looks at each call whether it is the same still.
+            return False
         if identity:
             self._add(self._when(guard), expression, "value", fingerprint(entry.value), entry)
             return False
@@ -150,6 +155,13 @@ class GuardRecorder:
         if kinds & VALUE_GUARDS and (found := literal(entry.value)) is not None:
             self._frame.recorded_values[expression, "value"] = Check(expression, "value", found)
         return True
+
+    def _is_frozen(self, value: object) -> bool:
+        """Whether this is a parameter or buffer of the program that becomes a part of compiled code."""
+        if not freezing() or not isinstance(self._program, torch.nn.Module):
+            return False
+        tensors = (*self._program.parameters(), *self._program.buffers())
+        return any(value is one for one in tensors)
 
     def _replace_under_function(self, entry: Any, expression: str) -> bool:
         """Guards on what a function holds that cannot be found by its name (a decorator's wrapper)."""
@@ -225,6 +237,13 @@ class GuardRecorder:
         if name.startswith(("__import_", "___module")) and isinstance(value, types.ModuleType):
             return "load" if is_library(value.__name__) else "call"
         return "load" if is_library(scope.get("__name__", "")) else "call"
+
+
+def freezing() -> bool:
+    """Whether Inductor makes constants of parameters in this process."""
+    import torch._inductor.config as inductor_config
+
+    return bool(inductor_config.freezing)
 
 
 def _reduce_by_arguments(source: Any) -> tuple[type, tuple[Any, ...]]:
