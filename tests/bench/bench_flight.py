@@ -45,7 +45,7 @@ CASES = (
     Case(name="no exclusive creation", network={"exclusive": False}),
     Case(name="the holder dies", dies=True, builds=2),
     Case(
-        name="all of these but the last two, and the holder dies",
+        name="wrong clocks, late, failing, and the holder dies",
         scene=Scene(clocks="wrong"),
         network={"late_seconds": 60.0, "failing": 0.2},
         dies=True,

@@ -85,6 +85,7 @@ def test_a_file_is_created_once_and_may_be_removed(remote: Remote) -> None:
 async def test_whoever_claims_second_is_told_who_was_first(remote: Remote) -> None:
     assert await shared(remote).claim(LEASE) == LEASE
     assert await shared(remote).claim(other()) == LEASE
+    assert remote.read(PATH, 10_000) == encode_lease(LEASE)  # where docs/store.md says
     renewed = msgspec.structs.replace(LEASE, renewals=3)
     await shared(remote).renew(renewed)
     assert await shared(remote).lease(other()) == renewed

@@ -68,9 +68,9 @@ def test_once_a_package_is_there_a_thousand_starters_read_it_and_nothing_else() 
     assert (counts.builds, counts.how(), counts.writes) == ({}, {"taken": 1000}, 0)
     assert (counts.most_small_reads, counts.most_objects) == (1, 1)
     edited = Scene(sources=("v2",))
-    counts = simulate(200, edited, shared, seed=1)
+    counts = simulate(100, edited, shared, seed=1)
     is_one_build_each(counts, edited)
-    assert counts.how() == {"built": 1, "taken": 199}
+    assert counts.how() == {"built": 1, "taken": 99}
     assert counts.most_objects == 2  # the one that did not fit, and the one that does
 
 
@@ -78,9 +78,9 @@ def test_one_build_for_each_target_and_environment_and_they_are_spread_over_the_
     scene = Scene(
         targets=("encoder", "decoder", "ranker"), environments=(ENVIRONMENT, OTHER_ENVIRONMENT)
     )
-    counts = simulate(100, scene)
+    counts = simulate(60, scene)
     is_one_build_each(counts, scene)
-    assert counts.how() == {"built": 6, "taken": 294}
+    assert counts.how() == {"built": 6, "taken": 174}
     # Side by side, and not one after the other: a node makes one build at a time.
     assert counts.finished_at < 2 * scene.build_seconds
 
@@ -102,9 +102,13 @@ def test_clocks_that_are_wrong_and_a_store_that_shows_late_and_fails(how: dict[s
     assert counts.how() == {"built": 1, "taken": 99}
 
 
-def test_where_nothing_can_be_created_exclusively() -> None:
-    scene = Scene(clocks="wrong")
-    counts = simulate(100, scene, network(exclusive=False))
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_can_be_created_exclusively(seed: int) -> None:
+    """Several write the same lease, because they have not seen yet that it is there."""
+    scene = Scene(clocks="wrong", answer_seconds=0.5)
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    shared = Network(chance, exclusive=False, late_seconds=1.0)
+    counts = simulate(100, scene, shared, seed=seed)
     is_one_build_each(counts, scene)
     assert counts.how() == {"built": 1, "taken": 99}
 
@@ -112,7 +116,7 @@ def test_where_nothing_can_be_created_exclusively() -> None:
 @pytest.mark.parametrize(
     ("nodes", "scene", "how"),
     [
-        (300, Scene(), {}),
+        (200, Scene(), {}),
         (100, Scene(clocks="wrong"), {"late_seconds": 60.0, "failing": 0.1}),
         (100, Scene(clocks="wrong"), {"exclusive": False}),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import posixpath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -62,11 +63,10 @@ class SharedStore:
     chance: Callable[[], float]
 
     async def ref(self) -> Digest | None:
-        path = ref_path(self.target, self.environment)
+        path = self._ref_path
         data = await self.ask(self.remote.read, path, MAX_REF_BYTES)
-        with contextlib.suppress(
-            CorruptedError
-        ):  # a damaged one names nothing; the next one replaces it
+        # A damaged one names nothing; the next one replaces it.
+        with contextlib.suppress(CorruptedError):
             if data is not None:
                 return records.parse_ref(data, self.target, self.environment, path).manifest
         return None
@@ -93,11 +93,20 @@ class SharedStore:
         await self.ask(self.remote.put_bytes, self._path(lease), encode_lease(lease))
 
     async def tidy(self, kept: frozenset[Digest | None]) -> None:
-        directory = posixpath.dirname(build_lease_path(self.target, self.environment, "any"))
+        directory = self._leases
         beginnings = tuple(lease_name(base, 0).removesuffix("0") for base in kept)
         for name in (await self.ask(self.remote.names, directory))[:MOST_TIDIED]:
             if not name.startswith(beginnings):
                 await self.ask(self.remote.remove, f"{directory}/{name}")
 
+    # Once: somebody who waits asks for the same names again and again.
+    @functools.cached_property
+    def _ref_path(self) -> str:
+        return ref_path(self.target, self.environment)
+
+    @functools.cached_property
+    def _leases(self) -> str:
+        return posixpath.dirname(build_lease_path(self.target, self.environment, "any"))
+
     def _path(self, lease: BuildLease) -> str:
-        return build_lease_path(self.target, self.environment, lease_name(lease.base, lease.term))
+        return f"{self._leases}/{lease_name(lease.base, lease.term)}.json"
