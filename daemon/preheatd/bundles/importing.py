@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 # Making files durable takes longer than writing them; a few at a time keep a disk busy.
 _COMMITTING = 4
-# Each read is handed from one thread to another, which takes its time on a busy machine; some are in memory.
+# Each read is handed from one thread to another, which takes its time; a few of them are in memory.
 _READ_BYTES = 8 * 1024 * 1024
 _SPOOL_BYTES = 8 * 1024 * 1024
 
