@@ -79,7 +79,7 @@ def test_without_the_step_its_check_fails(
 ) -> None:
     wrong = checked(step, form, True)
     assert wrong != ""
-    assert "(STALE)" not in wrong, "the package was not even tried"
+    assert "(STALE)" not in wrong or "load failed" in wrong, f"it was not even tried: {wrong}"
 
 
 def test_frozen_parameters_have_the_lean_form_alone(built: tuple[Path, dict[str, Result]]) -> None:

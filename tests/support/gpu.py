@@ -17,7 +17,7 @@ from support.project import Done, Project
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-JOBS = 6
+JOBS = 4
 # For this project's preheat.toml: builds of this suite do not wait for each other's work on the GPU.
 TOGETHER = "[politeness]\ngpu_memory_below = 1.0\ngpu_utilisation_below = 1.0\n"
 

@@ -65,6 +65,8 @@ class LibraryCapture(Capture):
                 f"output='aoti' is for modules, and this is a {type(spec.fn).__name__}.",
                 remedy="Wrap the program in a torch.nn.Module whose forward calls it.",
             )
+        if freezing() or (spec.options or {}).get("freezing"):
+            raise RefusedError("freezing puts parameters into the library, which is to hold none")
         self._wanted = spec
         self._exported: Exported | None = None
         self._shares_memory = False
@@ -248,8 +250,6 @@ def compile_library(
         "always_keep_tensor_constants": True,
         "triton.cudagraphs": False,
     }
-    if options.get("freezing") or freezing():
-        raise RefusedError("freezing puts parameters into the library, which is to hold none")
     if device != "cpu":
         options["aot_inductor.embed_kernel_binary"] = True
     try:
