@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check test-unit test-fault test-gpu test-machine test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet bench-flight table-lean bench-load bench-edit format clean install-systemd
+.PHONY: demo test check test-unit test-fault test-gpu test-machine test-recipes test-s3 fuzz bench-freshness bench-daemon bench-store bench-fleet bench-flight table-lean bench-load bench-edit format clean install-systemd
 
 demo: $(VENV)/installed
 	$(BIN)/preheat demo
@@ -41,6 +41,10 @@ MACHINE ?= /var/tmp/preheat-machine
 test-machine: $(VENV)/installed-tests
 	$(BIN)/python tests/machine/walk.py $(MACHINE)
 	$(BIN)/python tests/machine/boot.py $(MACHINE)
+
+# Everything that docs/recipes promises, also where CI tries one of several that are much alike. As root.
+test-recipes: $(VENV)/installed-tests
+	PREHEAT_RECIPES=full $(BIN)/python -m pytest tests/integration -k "recipes or carrying or jobs_page"
 
 # By hand: push and pull against a real server of the S3 protocol on this machine, which has its own environment
 # because its libraries want other versions than ours.

@@ -26,7 +26,7 @@ from preheat.store.signatures import new_key
 from preheatd import cli
 from support import container
 from support.bundles import DECODER, ENCODER, exported, member, proven, two_packages
-from support.container import PATH, Container
+from support.container import IN_FULL, PATH, Container
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,7 +168,9 @@ REMOTES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REMOTES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[] if one == "slow" else [IN_FULL]) for one in REMOTES]
+)
 def test_a_remote_is_refused(name: str, tmp_path: Path) -> None:
     """In a process of its own: what hangs must not keep the command from ending."""
     change, words = REMOTES[name]
@@ -259,6 +261,7 @@ wait $first; echo "code $?"; cat /run/first
 @pytest.mark.skipif(
     bool(container.REASON), reason=f"no container can be made here: {container.REASON}"
 )
+@IN_FULL
 def test_a_layer_that_is_unmounted(walkthrough: Walkthrough, tmp_path: Path) -> None:
     """Under a worker that has loaded from it, which goes on; the next one has a miss, with its reason."""
     node = Container(tmp_path / "node")

@@ -14,6 +14,7 @@ import test_daemon_double as double
 
 from support import container
 from support.base_image import asked
+from support.container import IN_FULL
 from support.dockerfile import Builder, BuildError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def test_a_target_that_fails_fails_the_build(tmp_path: Path) -> None:
 
 
 @needs_container
+@IN_FULL
 def test_a_node_that_is_another_one_fails_the_build(tmp_path: Path) -> None:
     context, builder = built(tmp_path)
     done = subprocess.run(

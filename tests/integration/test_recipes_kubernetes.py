@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support import container, published
-from support.container import IS_ROOT, PATH
+from support.container import IN_FULL, IS_ROOT, PATH
 from support.pods import Pod
 from support.project import until
 
@@ -135,6 +135,7 @@ def test_a_job_pulls_and_starts_warm(walkthrough: Walkthrough, tmp_path: Path) -
 
 
 @needs_root
+@IN_FULL
 def test_a_job_without_a_remote_begins_all_the_same(
     doubled: tuple[dict[str, Path], Path], tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from test_systemd_units import analyze, needs_systemd
 from preheat.store import DiskStore
 from support import container, published
 from support.base_image import ENVIRONMENT, asked, base_image
-from support.container import ACCOUNTS, PATH, Container
+from support.container import ACCOUNTS, IN_FULL, PATH, Container
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 UNIT = RECIPES / "systemd" / "preheat-pull@.service"
@@ -187,6 +187,7 @@ def test_the_github_workflow_builds_and_pushes(tmp_path: Path) -> None:
 
 
 @needs_container
+@IN_FULL
 def test_the_github_workflow_ends_where_a_build_fails(tmp_path: Path) -> None:
     machine, work = checkout(tmp_path, build="fail")
     ran = github_steps(machine, work, KNOWN)
@@ -211,6 +212,7 @@ def test_only_the_main_branch_pushes() -> None:
 
 
 @needs_container
+@IN_FULL
 def test_the_gitlab_pipeline_builds_and_pushes(tmp_path: Path) -> None:
     machine, work = checkout(tmp_path)
     pipeline = yaml_of("gitlab.yml")

@@ -53,7 +53,9 @@ class Machine:
         )
         if STAYS.search(command):
             self._before.append(command)
-        return done.returncode, tuple((done.stdout + done.stderr).splitlines())
+        # All that the command says is in ``stdout``; nspawn itself has remarks about its host's /run.
+        said = done.stdout if done.returncode == 0 else done.stdout + done.stderr
+        return done.returncode, tuple(said.splitlines())
 
 
 def say(text: str) -> None:

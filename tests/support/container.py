@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -28,6 +30,12 @@ ACCOUNTS = {"root": 0, "preheat": 990, "alice": 1000}
 IS_ROOT = os.geteuid() == 0
 _UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 UNSHARE = _UNSHARE if IS_ROOT else (*_UNSHARE, "--user", "--map-root-user")
+
+
+# For what is much alike: CI tries one of each, `make test-recipes` all of them.
+IN_FULL = pytest.mark.skipif(
+    os.environ.get("PREHEAT_RECIPES") != "full", reason="`make test-recipes` runs it"
+)
 
 
 def children(pid: int) -> list[int]:
