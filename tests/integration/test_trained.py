@@ -10,7 +10,7 @@ from support.project import Project
 from support.trained import FILES, TARGETS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from support.forge import Forge
 
 START = """
     import copy, gc, json, sys, threading, warnings, weakref
@@ -56,10 +56,9 @@ START = """
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, caches: Path) -> Project:
-    project = Project(tmp_path_factory.mktemp("trained") / "project", FILES, caches)
-    done = project.preheat("warm", "--json")
-    assert done.code == 0, done.out + done.err
+def project(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Project:
+    project = Project(tmp_path_factory.mktemp("trained") / "project", FILES)
+    forge.warm(project)
     return project
 
 
