@@ -28,6 +28,10 @@ exec systemd-nspawn --quiet --directory={place}/root --as-pid2 --register=no --k
 """
 
 
+# What torch says where there is no numpy, as the page remarks.
+OF_TORCH = ("Failed to initialize NumPy", "cpu = _conversion_method_template")
+
+
 class Machine:
     """A fresh system whose changes stay from one line to the next, and its shell with them."""
 
@@ -55,7 +59,8 @@ class Machine:
             self._before.append(command)
         # All that the command says is in ``stdout``; nspawn itself has remarks about its host's /run.
         said = done.stdout if done.returncode == 0 else done.stdout + done.stderr
-        return done.returncode, tuple(said.splitlines())
+        lines = said.splitlines()
+        return done.returncode, tuple(one for one in lines if not any(w in one for w in OF_TORCH))
 
 
 def say(text: str) -> None:
