@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.forge import Forge
+
 
 @pytest.fixture
 def project(tmp_path: Path, caches: Path) -> Project:
@@ -63,7 +65,7 @@ class Gates:
         self.open()
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(10)
+        self._thread.join(120)
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def running(project: Project, *words: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
@@ -116,14 +118,14 @@ def test_an_edit_during_a_build_never_publishes_old_code(
 
 
 def test_while_it_is_watched_an_edit_becomes_a_package_and_a_comment_becomes_nothing(
-    project: Project,
+    project: Project, forge: Forge
 ) -> None:
-    assert project.preheat("warm").code == 0
+    forge.warm(project)
     before = project.generation("program")
     with project.serving("--json") as daemon:
         project.edit("app/model.py", "# a comment", "# another comment,\n    # of two lines")
         project.edit("app/warm.py", 'gate("constructing")', 'gate(  "constructing"  )')
-        until(lambda: daemon.text().count('"planned"') >= 2, "planned again", seconds=60)
+        until(lambda: daemon.text().count('"planned"') >= 2, "planned again")
         assert project.preheat("plan").code == 0
         assert project.generation("program") == before
         assert "build_started" not in daemon.text()
@@ -138,7 +140,9 @@ def test_while_it_is_watched_an_edit_becomes_a_package_and_a_comment_becomes_not
     assert answer["frames_compiled"] == 0
 
 
-def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) -> None:
+def test_a_worker_with_old_code_does_not_take_the_new_package(
+    project: Project, forge: Forge
+) -> None:
     script = """
         import json, pathlib, subprocess, sys, torch, preheat
         from app import model
@@ -156,7 +160,7 @@ def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) 
             "right": bool(torch.equal(loaded(x), model.program(x))),
         }))
     """
-    assert project.preheat("warm").code == 0
+    forge.warm(project)
     done = project.python(script)
     assert done.code == 0, done.err
     answer = done.json()
@@ -167,8 +171,10 @@ def test_a_worker_with_old_code_does_not_take_the_new_package(project: Project) 
     assert "live_code_differs" in answer["kinds"]
 
 
-def test_a_worker_does_not_mind_a_comment_that_changes_after_its_imports(project: Project) -> None:
-    assert project.preheat("warm").code == 0
+def test_a_worker_does_not_mind_a_comment_that_changes_after_its_imports(
+    project: Project, forge: Forge
+) -> None:
+    forge.warm(project)
     keeps_bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
     assert project.python("import app.model", env=keeps_bytecode).code == 0
     script = WORKER.replace(
@@ -186,8 +192,8 @@ def test_a_worker_does_not_mind_a_comment_that_changes_after_its_imports(project
     assert (answer["form"], answer["frames_compiled"], answer["right"]) == ("lean", 0, True)
 
 
-def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project) -> None:
-    assert project.preheat("warm").code == 0
+def test_a_worker_refuses_what_is_stale_and_says_which_file(project: Project, forge: Forge) -> None:
+    forge.warm(project)
     touched = project.preheat("explain", "program", "--if-edited", "app/model.py", "--json").json()
     assert {unit["symbol"] for unit in touched["counts"]} >= {"FACTOR", "helper", "program"}
     project.edit("app/model.py", "FACTOR = 2.0", "FACTOR = 7.0")
