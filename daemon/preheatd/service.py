@@ -169,6 +169,9 @@ class Service:
             if self._preparing is not None:
                 self._preparing.cancel()
             await self._zygotes.close()
+            # Nothing of it runs any more: what its killed processes left is nobody's.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._project.state.sweep)
             await asyncio.to_thread(self._history.close)
 
     def _operations(self) -> Operations:

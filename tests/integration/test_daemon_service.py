@@ -19,11 +19,12 @@ from test_daemon_double import environment, make_project, write_double
 from preheat.errors import StoreError
 from preheat.manifest import environment_digest
 from preheat.store import DiskStore
-from preheatd import cli, events
+from preheatd import cli, events, owned
 from preheatd.config import load_config
 from preheatd.inventory import Inventory
 from preheatd.project import open_project
 from preheatd.service import Service
+from preheatd.state import State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -96,6 +97,25 @@ def ref_of(file: Path, target: str = "encoder") -> Ref | None:
 
 def signal_gate(file: Path) -> None:
     (file.parent / "gate").write_text("")
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+async def test_what_killed_processes_left_is_gone_when_it_stops(
+    tmp_path: Path, in_use: bool
+) -> None:
+    """A zygote's child that was killed leaves a temporary directory; its daemon may be the last one."""
+    file = make_project(tmp_path / "project")
+    state = State(tmp_path / "store" / "state")
+    command = owned.Owner(pid=os.getpid(), purpose="build", started_at="")
+    with contextlib.ExitStack() as others:
+        async with serving(file) as heard:
+            await heard.next(events.BUILD_PUBLISHED)
+            left = state.path / "caches" / ENVIRONMENT / "tmp" / "tmpksnr89cl"
+            left.mkdir(parents=True)
+            (left / "header.h").write_text("")
+            if in_use:
+                others.enter_context(owned.OwnedDirectory(state.work, command))
+        assert left.exists() == in_use
 
 
 async def test_an_edit_is_built_and_published(tmp_path: Path) -> None:
