@@ -33,13 +33,16 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In each of several processes the same order; one process alone keeps that of the files."""
-    for item in items:
-        if " at 0x" in item.nodeid:
-            raise pytest.UsageError(
-                f"{item.nodeid}: an address has no place in the name of a test."
-            )
     if hasattr(config, "workerinput"):
+        # A complaint here would not be seen; see pytest_xdist_node_collection_finished.
         items.sort(key=lambda item: spread.turn_of(item.nodeid))
+    else:
+        spread.check_names(item.nodeid for item in items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: object, ids: list[str]) -> None:
+    spread.check_names(ids)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,16 +9,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preheat.errors import ConfigurationError
 from preheat.sources import declaration
 from preheat.store.keys import Signing, signing_of
-from preheat.store.location import find_configuration, split_stores
+from preheat.store.location import find_configuration
 from preheatd.collection import settings as collecting
+from preheatd.configured_paths import (
+    interpreter_of,
+    layer_paths,
+    path_of,
+    store_path,
+    watched_paths,
+)
 from preheatd.control.settings import Control, control_of
 from preheatd.executors import lines
 from preheatd.executors.naming import line_name
@@ -192,7 +197,7 @@ def _load(file: Path, environ: Mapping[str, str]) -> Config:
         )
     if table.jobs < 1:
         raise ConfigurationError(f"{file}: `jobs` must be 1 or more, not {table.jobs}.")
-    watch = None if table.watch is None else tuple(_watched(table.watch, file, project))
+    watch = None if table.watch is None else tuple(watched_paths(table.watch, file, project))
     store = store_path(table.store, project, environ)
     if table.collection != collecting.CollectionTable():
         collecting.of_file(table.collection, file)  # says what is wrong
@@ -217,35 +222,9 @@ def _signing(table: SignaturesTable, project: Path, environ: Mapping[str, str]) 
     return signing_of(
         environ,
         level=table.policy,
-        trusted=_path(project, table.trusted_keys) if table.trusted_keys else None,
-        key=_path(project, table.key) if table.key else None,
+        trusted=path_of(project, table.trusted_keys) if table.trusted_keys else None,
+        key=path_of(project, table.key) if table.key else None,
     )
-
-
-def store_path(written: str | None, project: Path, environ: Mapping[str, str]) -> Path:
-    """Where the store is: PREHEAT_STORE, the key ``store``, CACHE_DIRECTORY, else the user's cache.
-
-    The same answer as ``preheat.store.find_store`` gives to a worker of this project; that one does
-    not know a file given with ``--config``.
-    """
-    if named := split_stores(environ.get("PREHEAT_STORE", "")):
-        return _path(Path.cwd(), named[0])
-    if written is not None:
-        return _path(project, written)
-    if first := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
-        return Path(first).absolute()
-    import platformdirs  # here: most configurations say where the store is
-
-    return platformdirs.user_cache_path("preheat").absolute()
-
-
-def layer_paths(
-    written: Sequence[str], project: Path, environ: Mapping[str, str]
-) -> tuple[Path, ...]:
-    """The layers below the store: the rest of PREHEAT_STORE where that is set, else the key ``layers``."""
-    if named := split_stores(environ.get("PREHEAT_STORE", "")):
-        return tuple(_path(Path.cwd(), one) for one in named[1:])
-    return tuple(_path(project, one) for one in written)
 
 
 def _targets(
@@ -267,17 +246,11 @@ def _executors(
 ) -> dict[str, Executor]:
     found = {}
     for name, one in table.executors.items():
-        python = _interpreter(one.python, project, environ)
-        found[name] = lines.executor_of(name, one, file, python, lambda path: _path(project, path))
+        python = interpreter_of(one.python, project, environ)
+        found[name] = lines.executor_of(
+            name, one, file, python, lambda path: path_of(project, path)
+        )
     return found
-
-
-def _watched(entries: Sequence[str], file: Path, project: Path) -> Iterable[Path]:
-    for index, entry in enumerate(entries):
-        path = _path(project, entry)
-        if not path.exists():
-            raise ConfigurationError(f"{file}: `watch[{index}]` does not exist: {path}.")
-        yield path
 
 
 def _target(
@@ -301,13 +274,13 @@ def _target(
     for variable in env:
         if not variable or "=" in variable:
             raise ConfigurationError(f"{where}: `env` has an impossible name: {variable!r}.")
-    cwd = _path(project, own.cwd or table.cwd or ".")
+    cwd = path_of(project, own.cwd or table.cwd or ".")
     if not cwd.is_dir():
         raise ConfigurationError(f"{where}: `cwd` is not a directory: {cwd}.")
     return Target(
         name=name,
         factory=own.factory,
-        python=_interpreter(own.python or table.python, project, environ),
+        python=interpreter_of(own.python or table.python, project, environ),
         cwd=cwd,
         env=env,
         timeout=timeout,
@@ -328,7 +301,7 @@ def _hook(
     if words and not words[0]:
         raise ConfigurationError(f"{where}: `{key}` begins with an empty word, not with a program.")
     if words and os.sep in words[0]:
-        return (str(_path(project, words[0])), *words[1:])
+        return (str(path_of(project, words[0])), *words[1:])
     return words
 
 
@@ -350,22 +323,6 @@ def _parse_declared_name(file: Path, function: str) -> str | None:
         return declaration.declared_name(file.read_bytes(), function)
     except OSError:
         return None
-
-
-def _interpreter(written: str | None, project: Path, environ: Mapping[str, str]) -> str:
-    """The interpreter's path. It need not be there: that is the trouble of its targets alone."""
-    if written is None:
-        return sys.executable
-    if os.sep in written:
-        # Not resolved: a virtual environment is found by the path of its symbolic link.
-        return str(_path(project, written))
-    return shutil.which(written, path=environ.get("PATH")) or written
-
-
-def _path(base: Path, written: str) -> Path:
-    if written.startswith("~"):
-        return Path(os.path.normpath(base / Path(written).expanduser()))
-    return Path(os.path.normpath(os.path.join(base, written)))  # noqa: PTH118 - a quarter of the time
 
 
 def _check_unique(targets: Sequence[Target], file: Path) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from preheat.errors import PreheatError
 from preheat.limits import MAX_TOML_BYTES, TomlError, decode_toml, read_limited
-from preheatd.config import CONFIG_NAME, store_path
+from preheatd.config import CONFIG_NAME
+from preheatd.configured_paths import store_path
 from preheatd.state import State, state_path
 from preheatd.troubles import recorded
 from preheatd.written import PYPROJECT_NAME

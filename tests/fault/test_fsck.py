@@ -277,7 +277,11 @@ CASES: list[tuple[Callable[[DiskStore], object], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "kind", "level", "left"), CASES, ids=lambda one: str(one)[:24])
+@pytest.mark.parametrize(
+    ("damage", "kind", "level", "left"),
+    CASES,
+    ids=[f"{kind}-{number}" for number, (_, kind, *_) in enumerate(CASES)],
+)
 def test_everything_else_that_can_be_wrong(
     store: DiskStore, damage: Callable[[DiskStore], object], kind: str, level: str, left: str
 ) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import pytest
 
-    import pytest
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from xdist.scheduler import LoadFileScheduling
 
 # These load from the projects `zoo` and `lean_project`, and some count what others are loading.
@@ -51,6 +52,13 @@ def turn_of(nodeid: str) -> tuple[int, bool]:
     """What to sort tests by. Unit tests, many short files, come last and even out the end. Pure."""
     unit = unit_of(nodeid)
     return LONG.get(unit, len(LONG)), "/unit/" in unit
+
+
+def check_names(nodeids: Iterable[str]) -> None:
+    """Raises ``pytest.UsageError`` for a name that is another one in each process."""
+    for nodeid in nodeids:
+        if " at 0x" in nodeid:
+            raise pytest.UsageError(f"{nodeid}: an address has no place in the name of a test.")
 
 
 def make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from support import figures, spread
-
-if TYPE_CHECKING:
-    import pytest
 
 TESTS = Path(__file__).parents[1]
 FIXTURE = re.compile(r"^(?:async )?def \w+\([^)]*\b(zoo|lean_project): Project", re.MULTILINE)
@@ -46,3 +44,9 @@ def test_figures_of_several_processes_add_up(monkeypatch: pytest.MonkeyPatch) ->
     for found in ({"loads": 2, "how": "short"}, {"loads": 3}):
         figures.note("a test", **found)
     assert figures.of_this_run() == {"a test": {"loads": 5, "how": "short"}}
+
+
+def test_a_name_that_changes_from_process_to_process_is_refused() -> None:
+    spread.check_names(["tests/unit/test_a.py::test_one[at home]"])
+    with pytest.raises(pytest.UsageError, match="an address has no place"):
+        spread.check_names([f"tests/unit/test_a.py::test_one[{object()}]"])
