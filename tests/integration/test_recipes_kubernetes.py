@@ -110,11 +110,11 @@ def doubled(tmp_path: Path) -> tuple[dict[str, Path], Path]:
     remote = tmp_path / "remote"
     remote.mkdir()
     (tmp_path / "double" / "store").rename(remote / "shop")
-    python = file.parent / "python"
+    python = "/srv/python"  # not below /tmp, where a pod has a volume of its own
     toml = tmp_path / "preheat.toml"
     toml.write_text(f'targets = ["app.classifier:classifier"]\npython = "{python}"\ncwd = "/tmp"\n')
     image = {"/srv/shop/app": file.parent / "app", "/srv/shop/preheat.toml": toml}
-    return {**image, str(python): python}, remote
+    return {**image, python: file.parent / "python"}, remote
 
 
 @needs_root
