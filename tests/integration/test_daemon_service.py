@@ -347,7 +347,7 @@ async def test_trouble_at_the_start_is_one_error(
     def trouble(*arguments: object) -> None:
         raise StoreError("The disk is away.")
 
-    monkeypatch.setattr(Inventory, "_survey", trouble)
+    monkeypatch.setattr(Inventory, "look", trouble)
     project = open_project(load_config(make_project(tmp_path / "project")), create=True)
     with pytest.raises(StoreError, match="disk"):
         await Service(project, Listener()).run()
@@ -378,8 +378,8 @@ async def test_trouble_later_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 raise OSError("the disk is away")
             return survey(*arguments)
 
-        survey: Callable[..., object] = Inventory._survey
-        monkeypatch.setattr(Inventory, "_survey", disk_trouble)
+        survey: Callable[..., object] = Inventory.look
+        monkeypatch.setattr(Inventory, "look", disk_trouble)
         assert "disk" in (await heard.next(events.UNEXPECTED)).detail
         trouble.clear()
         edit(file, "encoder", 7)
