@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from preheat.garbage import without_collector
 from preheatd.options import Options, common_options
 
 if TYPE_CHECKING:
@@ -77,12 +78,15 @@ def would_hit(options: Options, targets: tuple[str, ...], against: Path | None) 
     """Say whether TARGETS, or all, would load here without a compiler, and if not, what differs."""
     import os
 
-    from preheatd import hitting
-    from preheatd.config import load_config
+    with without_collector():
+        from preheatd import hitting
+        from preheatd.config import load_config
 
-    config = load_config(options.config_path).usual(targets)
-    written = None if against is None else hitting.read_written(against)
-    hits = hitting.would_hit(config, os.environ, config.layers, against=written, name=str(against))
+        config = load_config(options.config_path).usual(targets)
+        written = None if against is None else hitting.read_written(against)
+        hits = hitting.would_hit(
+            config, os.environ, config.layers, against=written, name=str(against)
+        )
     if options.as_json:
         _print_json(hits, against, written)
     else:
