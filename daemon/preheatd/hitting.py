@@ -53,6 +53,14 @@ class WrittenEnvironments(msgspec.Struct, frozen=True, kw_only=True):
             return self.answers[number]
         return self.answers[0] if len(self.answers) == 1 else None
 
+    def answer(self, target: str, source: str, remedy: str = "") -> ProbeAnswer | ProbeError:
+        """The answer for a target, or why ``source``, where this was read from, has none."""
+        name = stored_name(target)
+        why = self.failed.get(name, "it has several interpreters, and none for this target")
+        return self.of(name) or ProbeError(
+            f"{source} says no environment for `{name}`: {why}.", remedy=remedy
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hit:
@@ -64,24 +72,6 @@ class Hit:
     verdict: Verdict
     reasons: tuple[Reason, ...]
     store: str | None
-
-
-def _of_another_node(
-    written: WrittenEnvironments, name: str, config: Config
-) -> dict[str, ProbeAnswer | ProbeError]:
-    """What another node said, instead of asking interpreters here."""
-    found = {target.name: written.of(stored_name(target.name)) for target in config.targets}
-    return {
-        target: _not_said(written, name, target) if answer is None else answer
-        for target, answer in found.items()
-    }
-
-
-def _not_said(written: WrittenEnvironments, name: str, target: str) -> ProbeError:
-    why = written.failed.get(
-        stored_name(target), "it has several interpreters, and none for this target"
-    )
-    return ProbeError(f"{name} says no environment for `{target}`: {why}.", remedy="")
 
 
 def _of_this_node(
@@ -176,7 +166,7 @@ def would_hit(
     answers: Mapping[str, ProbeAnswer | ProbeError] = (
         _of_this_node(config, state, environ)
         if against is None
-        else _of_another_node(against, name, config)
+        else {target.name: against.answer(target.name, name) for target in config.targets}
     )
     hits: dict[str, Hit] = {}
     for place in (config.store, *layers):

@@ -193,15 +193,7 @@ class Stages:
         match event:
             case PhaseEvent():
                 self.heard.phase = event.phase
-                self.emit(
-                    events.Event(
-                        action=events.BUILD_PHASE,
-                        target=self.request.target.name,
-                        environment=self.request.environment,
-                        phase=event.phase,
-                        detail=event.detail,
-                    )
-                )
+                self.emit(phase_of(self.request, event))
             case BuiltEvent():
                 self.heard.built = event
             case ProvenEvent():
@@ -210,3 +202,14 @@ class Stages:
                 self.heard.failed = event
             case UnfitEvent():
                 self.heard.unfit = event
+
+
+def phase_of(request: BuildRequest, event: PhaseEvent) -> events.Event:
+    """What a process says of its phase, as an event about a build."""
+    return events.Event(
+        action=events.BUILD_PHASE,
+        target=request.target.name,
+        environment=request.environment,
+        phase=event.phase,
+        detail=event.detail,
+    )

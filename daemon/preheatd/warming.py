@@ -94,6 +94,13 @@ async def warm(
     """
     survey = await project.inventory.survey(project.config)
     plan = make_plan(survey.facts, time.time(), retry=retry)
+    return await warm_planned(project, survey, plan, emit, seed=seed)
+
+
+async def warm_planned(
+    project: Project, survey: Survey, plan: Plan, emit: events.Emit, *, seed: Path | None = None
+) -> tuple[Warmed, ...]:
+    """The same, with a plan that was made."""
     if seed is not None:
         await seeding.seed(project, seed, to_build_here(project, plan), emit)
     warming = Warming(project, survey, emit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from preheat.errors import CorruptedError
-from preheat.garbage import without_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,9 +62,7 @@ def install_form(
     from preheat.image.load import LoadedImage
     from preheat.image.reading import read_image
 
-    # Loading makes thousands of objects that live on.
-    with without_collector():
-        return LoadedImage(fn, read_image(opener), opener, decide, compile_plainly)
+    return LoadedImage(fn, read_image(opener), opener, decide, compile_plainly)
 
 
 def with_grad(call: Callable[..., Any], grad: bool) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ BOTH = {
 OF_FILES = {
     "test_store_arrival.py": "pieces keep a large object out of memory, where all objects are here",
     "test_store_both.py": "it is about the tests",
+    "test_store_directories.py": "directories, and what of them is durable",
     "test_store_import.py": "what the import of the package brings, whichever store is used",
     "test_store_layout.py": "names of files",
     "test_store_location.py": "where a directory is looked for",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from preheat.errors import PreheatError
 from preheat.manifest import environment_digest
-from preheatd.executors.naming import stored_name
 from preheatd.probe import ProbeAnswer, ProbeError, file_mark
 
 if TYPE_CHECKING:
@@ -62,12 +61,7 @@ class Everywhere:
         written = self._file(path)
         if isinstance(written, ProbeError):
             return written
-        name = stored_name(target.name)
-        answer = written.of(name)
-        if answer is not None:
-            return answer
-        why = written.failed.get(name, "it has several interpreters, and none for this target")
-        return ProbeError(f"{path} says no environment for `{name}`: {why}.", remedy=_REMEDY)
+        return written.answer(target.name, str(path), _REMEDY)
 
     def _file(self, path: Path) -> WrittenEnvironments | ProbeError:
         mark = file_mark(path)

@@ -22,7 +22,6 @@ from preheat.limits import MAX_RECORD_BYTES, read_limited
 from preheat.manifest import encode, sha256
 from preheat.store import DiskStore
 from preheat.store.signing import UNSIGNED
-from preheatd import events
 from preheatd.abandoned import note_group
 from preheatd.arriving import Arrivals
 from preheatd.clock import utc_now
@@ -30,7 +29,7 @@ from preheatd.executors.messages import Answer, Request, read_answer
 from preheatd.executors.naming import stored_name
 from preheatd.kinds import kind_of
 from preheatd.process import Command, describe_status, run_process
-from preheatd.stages import BuildFailed, Superseded, state_unusable
+from preheatd.stages import BuildFailed, Superseded, phase_of, state_unusable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from preheat.job import Event as ProcessEvent
     from preheat.manifest import Digest, Environment, Manifest
+    from preheatd import events
     from preheatd.executors.settings import Executor
     from preheatd.logs import BoundedLog
     from preheatd.outcome import BuildRequest
@@ -58,8 +58,7 @@ class Elsewhere:
     """Builds in ``work``, whose ``staging`` then has the package. ``variables``: of the process that holds
     the executor. ``accept`` raises ``BuildFailed`` for a package that was not asked for; ``still_current``
     raises ``Superseded`` when its sources are not those on disk; ``moved`` says whether those on disk are
-    others
-    than when the build was asked for."""
+    others than when the build was asked for."""
 
     executor: Executor
     request: BuildRequest
@@ -143,15 +142,7 @@ class Elsewhere:
             heard.failed = event
         elif isinstance(event, PhaseEvent):
             heard.phase = event.phase
-            self.emit(
-                events.Event(
-                    action=events.BUILD_PHASE,
-                    target=self.request.target.name,
-                    environment=self.request.environment,
-                    phase=event.phase,
-                    detail=event.detail,
-                )
-            )
+            self.emit(phase_of(self.request, event))
 
     def _write_job(self) -> Path:
         (self.work / "request.json").write_bytes(msgspec.json.encode(self._request()))

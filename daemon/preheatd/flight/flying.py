@@ -130,7 +130,8 @@ class Flight(Generic[_Done]):
                 landed = await self._next(booked)
                 if landed is not None:
                     return landed
-                await self._leave_behind(booked)
+                if not self._holds:
+                    booked.close()
 
     async def take_only(self) -> Landed[_Done] | None:
         """Take what is published, if it fits; None: there is nothing, or it is not to be had."""
@@ -184,9 +185,9 @@ class Flight(Generic[_Done]):
         asked_at = self.clock()
         known = decision.saw_ref(self._known, await self.shared.ref(), asked_at)
         if held is not None and known.lease is None:
-            await self._end(
-                held, "abandoned"
-            )  # it follows a package that is not the current one any more
+            # It follows a package that is not the current one any more.
+            with contextlib.suppress(RemoteError):
+                await self.shared.renew(msgspec.structs.replace(held, state="abandoned"))
         return known
 
     async def _look_at_lease(self, term: int) -> Known:
@@ -203,10 +204,6 @@ class Flight(Generic[_Done]):
         if standing.token == self.policy.token and before is not None:
             self._tell("takes_over", f"from {before.who()}")
         return known
-
-    async def _leave_behind(self, booked: contextlib.ExitStack) -> None:
-        if not self._holds:
-            booked.close()
 
     async def _take(self, manifest: Digest) -> Landed[_Done] | None:
         try:
@@ -254,10 +251,6 @@ class Flight(Generic[_Done]):
             except RemoteError as error:
                 self._tell("trouble", f"it was built here and is not shared yet: {error.message}")
         return None
-
-    async def _end(self, lease: BuildLease, state: Literal["abandoned"]) -> None:
-        with contextlib.suppress(RemoteError):
-            await self.shared.renew(msgspec.structs.replace(lease, state=state))
 
     def _lease(self, term: int) -> BuildLease:
         return msgspec.structs.replace(self.own, base=self._known.ref, term=term)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import random
 import secrets
@@ -26,7 +25,14 @@ from preheatd.flight.shared import SharedStore
 from preheatd.plan import Action, Plan, make_plan
 from preheatd.remotes.calls import limited, opened
 from preheatd.state import Failure
-from preheatd.warming import Warmed, Warming, to_build_here, warm, warmed_of, with_verdict
+from preheatd.warming import (
+    Warmed,
+    Warming,
+    to_build_here,
+    warm_planned,
+    warmed_of,
+    with_verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,14 +76,14 @@ async def warm_in_fleet(
         if one.environment and (one.action is Action.BUILD or one.verdict in _OFFERED)
     )
     if not wanted:
-        return await warm(project, emit, retry=retry, seed=seed)
+        return await warm_planned(project, survey, plan, emit, seed=seed)
     try:
         remote = await opened(fleet.remote, ANSWER_SECONDS)
         await limited(remote.name, ANSWER_SECONDS, remote.is_founded)
     except RemoteError as error:
         detail = f"{error.message} Everything is built here."
         emit(events.Event(action=events.REMOTE_TROUBLE, detail=detail))
-        return await warm(project, emit, retry=retry, seed=seed)
+        return await warm_planned(project, survey, plan, emit, seed=seed)
     if seed is not None:
         await seeding.seed(project, seed, to_build_here(project, plan), emit)
     flights = _Flights(project, survey, emit, fleet, remote, once=not retry)
@@ -198,9 +204,7 @@ class _Flights:
             return Warmed(decision=busy, result="held", holder=landed.lease.who())
         failed = with_verdict(decision, Verdict.FAILED)
         failure = _failed_elsewhere(decision, landed.lease, landed.nodes)
-        return dataclasses.replace(
-            Warmed(decision=failed, result="failed", failure=failure), seconds=seconds
-        )
+        return Warmed(decision=failed, result="failed", failure=failure, seconds=seconds)
 
 
 def _failed_elsewhere(decision: Decision, lease: BuildLease, nodes: int) -> Failure:

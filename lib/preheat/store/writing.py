@@ -117,6 +117,7 @@ class Writer:
             found = self._identity(path)
         except FileNotFoundError:
             self._make(path, mode)
+            self._durable.pop(path, None)  # a new one may have the number of the one before
             found = self._identity(path)
         if self._durable.get(path) == found:
             return  # a sync of what has not changed is a flush of the disk all the same
