@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from preheat.errors import CorruptedError, IncompatibleError, PreheatError
+from preheat.image import alone, surroundings
 from preheat.image import format as image_format
-from preheat.image import surroundings
 from preheat.image.format import decode, encode
 from support.images import Loaded, graph_of, image_of, trained_graphs
 
@@ -63,7 +63,7 @@ def test_a_record_changes_together_with_the_format() -> None:
     """Records are arrays: a field's place is its meaning, and old images must not be read as new."""
     records = {
         name: kind
-        for name, kind in {**vars(image_format), **vars(surroundings)}.items()
+        for name, kind in {**vars(image_format), **vars(alone), **vars(surroundings)}.items()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and name != "Record"
     }
     lines = [

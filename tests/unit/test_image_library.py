@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from preheat.errors import IncompatibleError
-from preheat.image.format import LibraryRecord, encode_library
+from preheat.image.alone import LibraryRecord, encode_library
 from preheat.image.library import LIBRARY_NAME, LoadedLibrary
 from preheat.store import MemoryStore
 from support.stores import opener_of

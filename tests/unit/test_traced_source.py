@@ -9,7 +9,7 @@ import torch
 
 from preheat.errors import CorruptedError, IncompatibleError, RefusedError
 from preheat.formats import KINDS, other_format, unknown_kind
-from preheat.image.format import TracedGraphs, decode_traced, encode_traced
+from preheat.image.alone import TracedGraphs, decode_traced, encode_traced
 from preheat.image.graphs import load_traced
 from preheat.image.values import UnportableError
 from preheat.kinds import registry

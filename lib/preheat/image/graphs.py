@@ -18,7 +18,8 @@ from preheat.image.values import decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from preheat.image.format import Graph, Image, TracedGraphs
+    from preheat.image.alone import TracedGraphs
+    from preheat.image.format import Graph, Image
     from preheat.image.surroundings import MutationRule, OutputRule, Surroundings, Training
     from preheat.store.protocol import ObjectOpener
 

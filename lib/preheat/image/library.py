@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from preheat.errors import CorruptedError, IncompatibleError
+from preheat.image.alone import LibraryRecord, decode_library
 from preheat.image.constants import constants_in
-from preheat.image.format import LibraryRecord, decode_library, unmarshal
+from preheat.image.format import unmarshal
 from preheat.image.weights import digest_of
 from preheat.verdict import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from preheat.image.format import LibraryConstant
+    from preheat.image.alone import LibraryConstant
     from preheat.store.protocol import ObjectOpener
 
 LIBRARY_NAME = "library"

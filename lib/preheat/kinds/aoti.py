@@ -34,7 +34,7 @@ class AotiKind:
             raise RefusedError(str(error)) from error
 
     def write(self, prepared: Any) -> bytes:
-        from preheat.image.format import encode_library
+        from preheat.image.alone import encode_library
 
         return encode_library(prepared)
 

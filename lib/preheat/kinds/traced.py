@@ -33,14 +33,14 @@ class _TracedKind:
         return made.call
 
     def write(self, prepared: BackendCall) -> bytes:
-        from preheat.image.format import TracedGraphs, encode_traced
+        from preheat.image.alone import TracedGraphs, encode_traced
         from preheat.torch_internals.traced_writer import traced_graphs
 
         constants, graphs = traced_graphs([prepared])
         return encode_traced(TracedGraphs(graphs=graphs, constants=constants))
 
     def load(self, data: bytes, place: Place) -> TracedCode:
-        from preheat.image.format import decode_traced
+        from preheat.image.alone import decode_traced
 
         return TracedCode(decode_traced(data), place.device)
 

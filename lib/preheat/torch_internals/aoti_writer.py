@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from preheat.image.alone import LibraryConstant, LibraryRecord
 from preheat.image.constants import write_constants
-from preheat.image.format import LibraryConstant, LibraryRecord, Weight
+from preheat.image.format import Weight
 from preheat.image.values import UnportableError
 from preheat.image.weights import digest_of
 from preheat.torch_internals.aoti_capture import constant_tensors, input_values

@@ -7,7 +7,6 @@ the only one.
 from __future__ import annotations
 
 import dataclasses
-import dis
 import itertools
 import marshal
 import re
@@ -32,7 +31,6 @@ from preheat.image.format import (
     TritonKernel,
     Unit,
     Variant,
-    unmarshal,
 )
 from preheat.image.standins import MODULES
 from preheat.image.surroundings import Surroundings
@@ -43,6 +41,7 @@ from preheat.torch_internals.dynamo_form import KERNEL_PREFIX
 from preheat.torch_internals.graph_capture import CompiledGraph
 from preheat.torch_internals.graph_parts import backwards, check_complete, forward, joined
 from preheat.torch_internals.guard_steps import about_compiler, pruned
+from preheat.torch_internals.looked_up import attributes_of, guarded_names, names_of
 from preheat.torch_internals.traced_writer import traced_graph
 
 if TYPE_CHECKING:
@@ -338,7 +337,7 @@ def _global(
 
 def _refuse_unknown_helpers(parts: Frame) -> None:
     """Compiled code may only use what a stand-in has, of the compiler's modules."""
-    for name, attribute in _attributes(parts.code):
+    for name, attribute in attributes_of(parts.code):
         value = parts.scope.get(name)
         if not isinstance(value, types.ModuleType) or not value.__name__.startswith(_COMPILER):
             continue
@@ -346,54 +345,11 @@ def _refuse_unknown_helpers(parts: Frame) -> None:
             raise UnportableError(f"compiled code uses {value.__name__}.{attribute}")
 
 
-def _attributes(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """Each global that is loaded, with the attribute that is taken from it at once."""
-    loaded: str | None = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded is not None:
-            yield loaded, instruction.argval
-        elif loaded is not None and instruction.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG"):
-            yield loaded, ""
-        if instruction.opname not in ("CACHE", "EXTENDED_ARG"):
-            is_global = instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-            loaded = instruction.argval if is_global else None
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _attributes(constant)
-
-
 def _looked_up(frame: Frame) -> list[str]:
     """Globals that a frame's bytecode, guards and checks ask for, each once."""
     checks = (*frame.call_checks, *frame.load_checks)
     checked = (name for check in checks for name in _GLOBAL.findall(check.expression))
-    return list(dict.fromkeys([*_names_of(frame.code), *_guarded_names(frame.tree), *checked]))
-
-
-def _names_of(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_of(constant)
-
-
-def _guarded_names(tree: GuardTree) -> Iterator[str]:
-    """Globals that guards look at."""
-    steps = pruned(tree.steps)
-    roots = {
-        index
-        for index, step in enumerate(steps)
-        if isinstance(step, image_format.Access) and step.method == "globals_dict_manager"
-    }
-    for step in steps:
-        if isinstance(step, image_format.Access) and step.parent in roots and step.key is not None:
-            if isinstance(step.key, image_format.Constant):
-                key = unmarshal(step.key.data)
-                if isinstance(key, str):
-                    yield key
-        if isinstance(step, image_format.Predicate) and step.code:
-            for constant in unmarshal(step.code).co_consts:
-                if isinstance(constant, str):
-                    yield constant
+    return list(dict.fromkeys([*names_of(frame.code), *guarded_names(frame.tree), *checked]))
 
 
 def _checks(checks: Sequence[Check]) -> tuple[image_format.Check, ...]:
